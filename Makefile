@@ -1,0 +1,54 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench evidence clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv and install dither in it, pinned by constraints.txt
+
+demo: $(READY) ## the main job on its default input: the paper's theory as a table and a picture
+	$(BIN)/dither theory --plot demo.png
+
+test: lint ## lint, types, import contracts, tests, doctests
+	$(BIN)/pytest -n 2 --cov --cov-report=term
+
+lint: $(READY) ## ruff, mypy strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
+	$(BIN)/python benchmarks/schedules.py
+
+evidence: $(READY) ## the long checks: many more random cases than `make test` draws
+	HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
+
+clean: ## remove .venv, caches and what the demo wrote
+	rm -rf $(VENV) build dist demo.png .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "dither needs Python 3.11 or newer; call make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); apt-get install -y python3-venv && $(PYTHON) -m venv $(VENV); }
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing dither and its tools in $(VENV) (about two minutes the first time)"
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+$(BENCH_READY): $(READY)
+	@echo "installing the peers that the benchmarks compare with"
+	@$(PIP) --no-build-isolation --editable '.[dev,bench]'
+	@touch $@

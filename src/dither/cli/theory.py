@@ -1,0 +1,171 @@
+"""What the paper's theorems say of a schedule: its noise, uniform and matched, and its utility."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from dither import noise, theory, validate
+from dither.cli.options import add_schedule, number, schedule_of, steps_of
+from dither.types import Allocation, FloatArray
+
+NAME = "theory"
+HELP = "the paper's noise, its condition, M_dp/M_adp and utility bounds for a schedule"
+
+_ALLOCATIONS: dict[str, Allocation] = {"uniform": noise.Uniform(), "matched": noise.Matched()}
+_PAPER_STEPS = 60 * 196
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options; the defaults are the setting of the paper's figure 1."""
+    add_schedule(parser)
+    parser.add_argument("--dataset-size", type=number, default=50_000, metavar="N", help="n")
+    parser.add_argument("--batch-size", type=number, default=256, metavar="M", help="m")
+    parser.add_argument("--clip-norm", type=number, default=2.5, metavar="C", help="C_G")
+    parser.add_argument("--dimension", type=number, default=100_000, metavar="D", help="d")
+    parser.add_argument("--smoothness", type=number, default=1.0, metavar="L", help="L")
+    parser.add_argument(
+        "--initial-gap", type=number, default=2.3, metavar="GAP", help="D_F = F(start) − minimum"
+    )
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--epsilon", type=number, default=51.2, help="ε of the theorem")
+    budget.add_argument(
+        "--epsilon-bar", type=number, default=argparse.SUPPRESS, help="the paper's ε̄ = ε/16"
+    )
+    parser.add_argument("--delta", type=number, default=1e-5, help="δ")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw the noise that reaches the parameters, the privacy spent and the schedules",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Compute, then draw, then print."""
+    from dither.reports import save_figure, theory_figure
+    from dither.reports.figures import checked_figure_path
+
+    if arguments.plot is not None:
+        checked_figure_path(arguments.plot)
+    if hasattr(arguments, "epsilon_bar"):
+        arguments.epsilon = 16.0 * validate.positive(epsilon_bar=arguments.epsilon_bar)
+    schedule = schedule_of(arguments)
+    eta = schedule.stepsizes(steps_of(arguments, default=_PAPER_STEPS))
+    columns = {name: _column(arguments, eta, name) for name in _ALLOCATIONS}
+    if arguments.plot is not None:
+        figure = theory_figure(
+            reaching={
+                name: eta * allocation.alphas(eta) * columns[name]["sigma"]
+                for name, allocation in _ALLOCATIONS.items()
+            },
+            spent={
+                name: theory.adp_spent(allocation.alphas(eta), epsilon=arguments.epsilon)
+                for name, allocation in _ALLOCATIONS.items()
+            },
+            steps_per_epoch=-(-int(arguments.dataset_size) // int(arguments.batch_size)),
+            schedule=f"{schedule}, {eta.size:,} steps",
+        )
+        save_figure(figure, arguments.plot)
+    setting = {
+        "schedule": repr(schedule),
+        "steps": eta.size,
+        **{
+            name: getattr(arguments, name)
+            for name in (
+                "dataset_size",
+                "batch_size",
+                "clip_norm",
+                "dimension",
+                "smoothness",
+                "initial_gap",
+                "epsilon",
+                "delta",
+            )
+        },
+    }
+    if arguments.json:
+        json.dump({"setting": setting, **columns}, sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+    else:
+        _print(setting, columns)
+        if arguments.plot is not None:
+            sys.stdout.write(f"The picture is in {arguments.plot}.\n")
+
+
+def _column(arguments: argparse.Namespace, eta: FloatArray, name: str) -> dict[str, Any]:
+    """Return everything that the theorems say of one allocation."""
+    alpha = _ALLOCATIONS[name].alphas(eta)
+    budget = {"epsilon": arguments.epsilon, "delta": arguments.delta}
+    problem = theory.Problem(
+        dimension=arguments.dimension,
+        smoothness=arguments.smoothness,
+        initial_gap=arguments.initial_gap,
+        clip_norm=arguments.clip_norm,
+        dataset_size=arguments.dataset_size,
+        batch_size=arguments.batch_size,
+    )
+    data = {"dataset_size": problem.dataset_size, "batch_size": problem.batch_size}
+    sigma = theory.adp_sigma(alpha, clip_norm=problem.clip_norm, **data, **budget)
+    condition = theory.adp_condition(alpha, **data, **budget)
+    bound = theory.utility_bound(problem, eta, alphas=alpha, **budget)
+    multipliers = alpha * sigma * problem.batch_size / problem.clip_norm
+    return {
+        "sigma": sigma,
+        "first_noise_multiplier": float(multipliers[0]),
+        "last_noise_multiplier": float(multipliers[-1]),
+        "noise_that_reaches_the_parameters": float(np.sum((eta * alpha * sigma) ** 2)),
+        "noise_cost": theory.noise_cost(alpha, eta),
+        "improvement": theory.improvement(eta, alpha),
+        "utility_bound": bound.total,
+        "utility_bound_optimization": bound.optimization,
+        "utility_bound_noise": bound.noise,
+        "condition_holds": condition.holds,
+        "condition_worst_step": condition.worst_step,
+        "condition_reasons": list(condition.reasons),
+    }
+
+
+_ROWS = {
+    "sigma": "σ, noise on the mean at α = 1",
+    "first_noise_multiplier": "noise multiplier z, first step",
+    "last_noise_multiplier": "noise multiplier z, last step",
+    "noise_that_reaches_the_parameters": "noise that reaches the parameters, Σ(ηασ)²",
+    "noise_cost": "M",
+    "improvement": "M_dp/M",
+    "utility_bound": "utility bound, min E‖∇F‖²",
+    "utility_bound_optimization": "    of which optimization",
+    "utility_bound_noise": "    of which noise",
+}
+
+
+def _print(setting: dict[str, Any], columns: dict[str, dict[str, Any]]) -> None:
+    console = Console(highlight=False)
+    console.print(
+        f"{setting['schedule']}, T = {setting['steps']:,}, n = {int(setting['dataset_size']):,}, "
+        f"m = {int(setting['batch_size']):,}, C_G = {setting['clip_norm']:g}, "
+        f"d = {int(setting['dimension']):,}, L = {setting['smoothness']:g}\n"
+        f"ε = {setting['epsilon']:g} (ε̄ = {setting['epsilon'] / 16:g}), δ = {setting['delta']:g}",
+        markup=False,
+    )
+    table = Table()
+    table.add_column("by the paper's theorems")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for key, label in _ROWS.items():
+        table.add_row(label, *(f"{column[key]:.6g}" for column in columns.values()))
+    console.print(table)
+    for name, column in columns.items():
+        if column["condition_holds"]:
+            console.print(f"{name}: the privacy theorem's condition holds.", markup=False)
+        else:
+            reasons = "; ".join(column["condition_reasons"])
+            console.print(
+                f"{name}: the privacy theorem's condition does not hold ({reasons}): "
+                "this noise reproduces the paper, and claims no ε.",
+                markup=False,
+            )

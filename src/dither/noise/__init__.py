@@ -1,0 +1,15 @@
+"""Relative noise α_1 … α_T for given step sizes: how the noise is spread over the steps.
+
+Only the ratios of the α matter: calibration to a budget finds their common scale.
+
+>>> import numpy as np
+>>> from dither.noise import Matched
+>>> Matched().alphas(np.array([1.0, 0.25]))
+array([1., 2.])
+"""
+
+from dither.noise.custom import Custom
+from dither.noise.growth_bound import GrowthBound
+from dither.noise.power import Matched, Power, Uniform
+
+__all__ = ["Custom", "GrowthBound", "Matched", "Power", "Uniform"]

@@ -1,0 +1,6 @@
+"""What people look at: figures."""
+
+from dither.reports.figures import save_figure
+from dither.reports.theory_figure import theory_figure
+
+__all__ = ["save_figure", "theory_figure"]

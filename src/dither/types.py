@@ -1,0 +1,86 @@
+"""The values that travel between rooms: frozen dataclasses and Protocols."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Step sizes that are known before training starts."""
+
+    def stepsizes(self, steps: int) -> FloatArray:
+        """Return η_0 … η_{T−1}, all positive and finite."""
+        ...
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may spend, for allocations whose noise depends on it.
+
+    Args:
+        epsilon: the target ε, positive.
+        delta: the target δ, in (0, 1).
+        sample_rate: q, the probability that a record takes part in a step.
+        accountant: name of the accountant whose cost is meant; None is the default one.
+    """
+
+    epsilon: float
+    delta: float
+    sample_rate: float
+    accountant: str | None = None
+
+
+@runtime_checkable
+class Allocation(Protocol):
+    """How the noise is spread over the steps."""
+
+    def alphas(self, stepsizes: ArrayLike, *, budget: Budget | None = None) -> FloatArray:
+        """Return the relative noise α_1 … α_T, all positive and finite, on any common scale."""
+        ...
+
+
+class EpsilonDelta(NamedTuple):
+    """An (ε, δ) pair, as the paper's lemmas take and give them."""
+
+    epsilon: float
+    delta: float
+
+
+class Vector:
+    """Base of final classes that hold one read-only array and compare by its contents."""
+
+    __slots__ = ("values",)
+
+    values: FloatArray
+
+    def __init__(self, values: FloatArray) -> None:
+        frozen = values.copy()
+        frozen.flags.writeable = False
+        object.__setattr__(self, "values", frozen)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: cannot delete {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return bool(np.array_equal(self.values, other.values))
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.values.tobytes()))
+
+    def __reduce__(self) -> tuple[type["Vector"], tuple[FloatArray]]:
+        return type(self), (self.values,)
+
+    def __repr__(self) -> str:
+        head = ", ".join(f"{value:.6g}" for value in self.values[:4])
+        more = f", … {self.values.size} values" if self.values.size > 4 else ""
+        return f"{type(self).__name__}([{head}{more}])"

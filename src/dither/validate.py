@@ -1,0 +1,167 @@
+"""Checks of arguments: each takes one keyword, so that its message can name the argument.
+
+>>> positive(epsilon=0.5)
+0.5
+>>> positive(epsilon=-1)
+Traceback (most recent call last):
+dither.validate.InvalidValueError: epsilon must be a positive, finite number, got -1
+"""
+
+import math
+from collections.abc import Iterable
+from numbers import Real
+from typing import SupportsInt, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dither.types import FloatArray
+
+
+class InvalidValueError(ValueError):
+    """An argument has a value that is not allowed; the message is one line for people."""
+
+
+class InvalidTypeError(TypeError):
+    """An argument is not of a kind that is allowed; the message is one line for people."""
+
+
+def positive(**argument: object) -> float:
+    """Return the argument as a float that is > 0 and finite."""
+    name, value, number = _number(argument, "a positive, finite number")
+    if not (number > 0.0 and math.isfinite(number)):
+        raise InvalidValueError(f"{name} must be a positive, finite number, got {value!r}")
+    return number
+
+
+def nonnegative(**argument: object) -> float:
+    """Return the argument as a float that is >= 0 and finite."""
+    name, value, number = _number(argument, "a finite number of at least 0")
+    if not (number >= 0.0 and math.isfinite(number)):
+        raise InvalidValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+    return number
+
+
+def finite(**argument: object) -> float:
+    """Return the argument as a finite float."""
+    name, value, number = _number(argument, "a finite number")
+    if not math.isfinite(number):
+        raise InvalidValueError(f"{name} must be a finite number, got {value!r}")
+    return number
+
+
+def probability(**argument: object) -> float:
+    """Return the argument as a float strictly between 0 and 1, as every δ must be."""
+    name, value, number = _number(argument, "a number strictly between 0 and 1")
+    if not 0.0 < number < 1.0:
+        raise InvalidValueError(f"{name} must be strictly between 0 and 1, got {value!r}")
+    return number
+
+
+def rate(**argument: object) -> float:
+    """Return the argument as a float in (0, 1]."""
+    name, value, number = _number(argument, "a number in (0, 1]")
+    if not 0.0 < number <= 1.0:
+        raise InvalidValueError(f"{name} must be above 0 and at most 1, got {value!r}")
+    return number
+
+
+def count(**argument: object) -> int:
+    """Return the argument as an int >= 1; a float is taken if it is whole."""
+    name, value, number = _number(argument, "a whole number of at least 1")
+    if not (number >= 1.0 and math.isfinite(number) and number == math.floor(number)):
+        raise InvalidValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return int(cast(SupportsInt, value))
+
+
+def batch_within(*, batch_size: object, dataset_size: object) -> tuple[int, int]:
+    """Return (m, n) with 1 <= m <= n."""
+    m, n = count(batch_size=batch_size), count(dataset_size=dataset_size)
+    if m > n:
+        raise InvalidValueError(f"batch_size must be at most dataset_size = {n}, got {m}")
+    return m, n
+
+
+def steps_at_least(least: float, formula: str, steps: object) -> int:
+    """Return ``steps`` as an int that is no less than what a statement's condition asks."""
+    T = count(steps=steps)
+    if least > T:
+        raise InvalidValueError(f"steps must be at least {formula} = {least:.6g}, got {steps!r}")
+    return T
+
+
+def positives(**argument: object) -> FloatArray:
+    """Return the argument as a new float64 vector: not empty, every entry > 0 and finite."""
+    name, values = _vector(argument)
+    return _all(name, values, (values > 0.0) & np.isfinite(values), "positive and finite")
+
+
+def nonnegatives(**argument: object) -> FloatArray:
+    """Return the argument as a new float64 vector: not empty, every entry >= 0 and finite."""
+    name, values = _vector(argument)
+    return _all(name, values, (values >= 0.0) & np.isfinite(values), "at least 0 and finite")
+
+
+def probabilities(**argument: object) -> FloatArray:
+    """Return the argument as a new float64 vector with every entry strictly in (0, 1)."""
+    name, values = _vector(argument)
+    return _all(name, values, (values > 0.0) & (values < 1.0), "strictly between 0 and 1")
+
+
+def same_length(expected: int, **argument: FloatArray) -> FloatArray:
+    """Return the vector if it has ``expected`` entries, one a step."""
+    ((name, values),) = argument.items()
+    if values.size != expected:
+        raise InvalidValueError(
+            f"{name} must have one entry a step, {expected} in all, got {values.size}"
+        )
+    return values
+
+
+def choice(allowed: Iterable[str], **argument: object) -> str:
+    """Return the argument if it is one of the allowed names."""
+    ((name, value),) = argument.items()
+    names = sorted(allowed)
+    if not isinstance(value, str) or value not in names:
+        raise InvalidValueError(f"{name} must be one of {', '.join(names)}, got {value!r}")
+    return value
+
+
+def _number(argument: dict[str, object], wanted: str) -> tuple[str, object, float]:
+    ((name, value),) = argument.items()
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise InvalidTypeError(f"{name} must be {wanted}, got {_shown(value)}")
+    try:
+        return name, value, float(value)
+    except OverflowError:
+        raise InvalidValueError(f"{name} must be {wanted}, got a number too large") from None
+
+
+def _vector(argument: dict[str, object]) -> tuple[str, FloatArray]:
+    ((name, value),) = argument.items()
+    try:
+        values = np.array(cast(ArrayLike, value))
+    except ValueError:
+        raise InvalidTypeError(f"{name} must be a vector of numbers, got {_shown(value)}") from None
+    if values.dtype.kind not in "iuf":
+        raise InvalidTypeError(f"{name} must be a vector of numbers, got {_shown(value)}")
+    if values.ndim != 1 or values.size == 0:
+        raise InvalidValueError(
+            f"{name} must be a vector with at least one entry, got shape {values.shape}"
+        )
+    return name, values.astype(np.float64)
+
+
+def _all(name: str, values: FloatArray, good: NDArray[np.bool_], wanted: str) -> FloatArray:
+    if not good.all():
+        index = int(np.argmin(good))
+        raise InvalidValueError(f"{name}[{index}] must be {wanted}, got {values[index]!s}")
+    return values
+
+
+def _shown(value: object) -> str:
+    text = " ".join(repr(value).split())
+    short = text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{short} ({type(value).__name__})"

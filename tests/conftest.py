@@ -1,0 +1,9 @@
+"""Profiles for the property tests: fixed seeds in `make test`, many more cases in evidence."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("default", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile("evidence", max_examples=2_000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

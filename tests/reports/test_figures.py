@@ -1,0 +1,59 @@
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from dither.reports import save_figure, theory_figure
+
+
+def test_the_figure_shows_what_it_was_given() -> None:
+    curves = {"uniform": np.array([3.0, 2.0]), "matched": np.array([2.0, 2.5])}
+    spent = {"uniform": np.array([1.0, 4.0]), "matched": np.array([2.0, 4.0])}
+    figure = theory_figure(reaching=curves, spent=spent, steps_per_epoch=2, schedule="mine")
+    noise, schedules, privacy = figure.axes
+    assert [line.get_ydata() for line in noise.get_lines()] == [
+        pytest.approx(curves["uniform"]),
+        pytest.approx(curves["matched"]),
+    ]
+    assert [line.get_ydata() for line in privacy.get_lines()] == [
+        pytest.approx(spent["uniform"]),
+        pytest.approx(spent["matched"]),
+    ]
+    assert [len(np.asarray(line.get_ydata())) for line in schedules.get_lines()] == [
+        400,
+        120,
+        240,
+        400,
+    ]
+    for axes in figure.axes:
+        assert axes.get_ylabel()
+    assert noise.get_xlabel()
+    assert schedules.get_xlabel()
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_saves_whole_files_with_the_users_rights(tmp_path: Path, suffix: str) -> None:
+    path = save_figure(Figure(), tmp_path / f"figure.{suffix}")
+    assert path.stat().st_size > 0
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "figure.png"
+    target.write_bytes(b"old")
+
+    def fail(self: Figure, path: Path, **_: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_figure(Figure(), target)
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,272 @@
+"""The utility bounds: the theorem against simulation, the simplified bounds against the theorem."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from dither.noise import GrowthBound, Matched, Uniform
+from dither.schedules import InverseSqrt
+from dither.theory import (
+    Problem,
+    adaptive_bounds,
+    adaptive_utility_bound,
+    adp_sigma,
+    b_delta,
+    best_steps,
+    constant_bound,
+    decaying_bounds,
+    noise_cost,
+    utility_bound,
+)
+from dither.types import FloatArray
+
+PROBLEM = Problem(
+    dimension=1000,
+    smoothness=1.0,
+    initial_gap=2.0,
+    clip_norm=1.0,
+    dataset_size=50_000,
+    batch_size=256,
+)
+BUDGET: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5}
+
+problems = st.builds(
+    lambda m, more, **rest: Problem(batch_size=m, dataset_size=m + more, **rest),
+    st.integers(1, 1000),
+    st.integers(0, 10**6),
+    dimension=st.integers(1, 10**6),
+    smoothness=st.floats(1e-3, 1e3),
+    initial_gap=st.floats(0.0, 1e3),
+    clip_norm=st.floats(0.05, 10.0),
+)
+budgets = st.fixed_dictionaries({"epsilon": st.floats(0.01, 50), "delta": st.floats(1e-12, 1e-3)})
+
+
+def simulated_gradient(eta: FloatArray, s: FloatArray, runs: int) -> float:
+    """min_t E F'(θ_t)² of noisy SGD on the pseudo-Huber loss √(1 + (θ − x)²), L = G = 1."""
+    random = np.random.default_rng(7)
+    data = np.array([-1.0, 0.5, 3.0])
+    theta = np.full(runs, 6.0)
+    means = []
+    for step, noise in zip(eta, s, strict=True):
+        away = theta[:, None] - data
+        slopes = away / np.sqrt(1.0 + away**2)
+        means.append(float(np.mean(slopes.mean(axis=1) ** 2)))
+        picked = slopes[np.arange(runs), random.integers(0, 3, runs)]
+        theta = theta - step * (picked + noise * random.standard_normal(runs))
+    return min(means)
+
+
+def test_the_theorem_bounds_a_real_run_and_the_main_texts_prefactor_does_not() -> None:
+    T, m = 60, 1
+    eta = InverseSqrt(4.0, 1.0, 0.5).stepsizes(T)
+    z = np.full(T, 0.5)
+    away = 6.0 - np.array([-1.0, 0.5, 3.0])
+    gap = float(np.mean(np.sqrt(1.0 + away**2)))  # F* > 0, so this is more than the gap
+    problem = Problem(1, 1.0, gap, clip_norm=1.0, dataset_size=3, batch_size=m)
+    bound = utility_bound(problem, eta, noise_multipliers=z)
+    reached = simulated_gradient(eta, z / m, runs=4000)
+    assert reached <= bound.total
+    b = 1.0 / eta
+    as_printed = bound.total * float(np.sum(1.0 / b)) / float(np.sum(b))
+    assert reached > as_printed
+
+
+@given(st.lists(st.tuples(st.floats(1e-3, 10), st.floats(0.1, 10)), min_size=1), problems, budgets)
+def test_the_theorem_in_the_papers_form(
+    values: list[tuple[float, float]], problem: Problem, budget: dict[str, Any]
+) -> None:
+    eta, alpha = (np.array(column) for column in zip(*values, strict=True))
+    T, n, m, G = eta.size, problem.dataset_size, problem.batch_size, problem.clip_norm
+    assume(budget["delta"] < 12.8 * T * m / n)
+    scale = 0.3
+    b = scale / eta
+    B = b_delta(T, dataset_size=n, batch_size=m, delta=budget["delta"])
+    M = math.fsum((alpha / b) ** 2) * math.fsum(alpha**-2.0)
+    prefactor = 1.0 / math.fsum(1.0 / b)
+    L, d = problem.smoothness, problem.dimension
+    plain = problem.initial_gap / scale + scale * L / 2 * math.fsum(G**2 / b**2)
+    noise = scale * L * d * (16 * G) ** 2 * B / (2 * n**2 * budget["epsilon"] ** 2) * M
+    bound = utility_bound(problem, eta, alphas=alpha, **budget)
+    assert bound.optimization == pytest.approx(prefactor * plain, rel=1e-11)
+    assert bound.noise == pytest.approx(prefactor * noise, rel=1e-11)
+    assert float(bound) == bound.total == bound.optimization + bound.noise
+
+
+def test_noise_multipliers_are_the_noise_on_the_sum() -> None:
+    eta = InverseSqrt().stepsizes(50)
+    alpha = Matched().alphas(eta)
+    by_theorem = utility_bound(PROBLEM, eta, alphas=alpha, **BUDGET)
+    sigma = adp_sigma(alpha, clip_norm=1.0, dataset_size=50_000, batch_size=256, **BUDGET)
+    by_hand = utility_bound(PROBLEM, eta, noise_multipliers=256 * alpha * sigma)
+    assert by_hand.total == pytest.approx(by_theorem.total, rel=1e-13)
+    assert utility_bound(PROBLEM, eta, noise_multipliers=np.zeros(50)).noise == 0.0
+
+
+def test_poisson_sampling_adds_the_variance_of_the_batch() -> None:
+    """E‖sum/m‖² over Binomial(n, m/n) equal gradients of length G, by brute force."""
+    n, m, G = 40, 8, 1.5
+    problem = Problem(1, 2.0, 0.0, clip_norm=G, dataset_size=n, batch_size=m)
+    size = np.arange(n + 1)
+    second_moment = float(np.sum(binom.pmf(size, n, m / n) * (G * size / m) ** 2))
+    bound = utility_bound(problem, [0.3], noise_multipliers=[0.0], sampling="poisson")
+    assert bound.optimization == pytest.approx(0.5 * 2.0 * 0.3 * second_moment, rel=1e-12)
+    fixed = utility_bound(problem, [0.3], noise_multipliers=[0.0], sampling="fixed")
+    assert fixed.optimization < bound.optimization
+
+
+@given(problems, budgets, st.floats(0.1, 50), st.floats(0.1, 10), st.floats(0.1, 5), st.integers(0))
+def test_decaying_bounds_simplify_the_theorem(
+    problem: Problem, budget: dict[str, Any], a: float, c: float, scale: float, more: int
+) -> None:
+    T = math.ceil(5 + 4 * a / c) + more % 3000
+    assume(budget["delta"] < 12.8 * T * problem.batch_size / problem.dataset_size)
+    eta = InverseSqrt(a, c, scale).stepsizes(T)
+    both = decaying_bounds(problem, T, a=a, c=c, scale=scale, **budget)
+    for simple, allocation in ((both.adp, Matched()), (both.dp, Uniform())):
+        theorem = utility_bound(problem, eta, alphas=allocation.alphas(eta), **budget)
+        assert theorem.optimization <= simple.optimization * (1 + 1e-12)
+        assert theorem.noise <= simple.noise * (1 + 1e-12)
+
+
+def test_half_of_the_decaying_adp_bound_is_false() -> None:
+    """The main text's version: for long runs the theorem itself is above it."""
+    T, a, c = 100_000, 0.1, 1.0
+    eta = InverseSqrt(a, c).stepsizes(T)
+    theorem = utility_bound(PROBLEM, eta, alphas=Matched().alphas(eta), **BUDGET)
+    simple = decaying_bounds(PROBLEM, T, a=a, c=c, **BUDGET).adp
+    assert simple.noise / 2 < theorem.noise <= simple.noise
+
+
+@given(
+    problems,
+    budgets,
+    st.floats(0.01, 30),
+    st.floats(0.001, 1.0),
+    st.floats(0.0, 1.0),
+    st.integers(0),
+    st.integers(0, 2**32 - 1),
+)
+def test_adaptive_bounds_simplify_their_theorem(
+    problem: Problem,
+    budget: dict[str, Any],
+    b0_squared: float,
+    nu_share: float,
+    between: float,
+    more: int,
+    seed: int,
+) -> None:
+    """For any gradients of length at most G, and any C in [ν, G²]."""
+    G = problem.clip_norm
+    nu = nu_share * G**2
+    growth = nu + between * (G**2 - nu)
+    T = math.ceil(5 + 4 * b0_squared / G**2)
+    assume(T < 10**5)
+    T += more % 1000
+    assume(budget["delta"] < 12.8 * T * problem.batch_size / problem.dataset_size)
+    lengths = G * np.random.default_rng(seed).uniform(0, 1, T) ** 4
+    b = np.sqrt(b0_squared + np.cumsum(np.maximum(lengths**2, nu)))
+    both = adaptive_bounds(problem, T, b0_squared=b0_squared, nu=nu, **budget)
+    for simple, allocation in (
+        (both.adp, GrowthBound(b0_squared, growth)),
+        (both.dp, Uniform()),
+    ):
+        theorem = adaptive_utility_bound(
+            problem,
+            T,
+            expected_cost=noise_cost(allocation.alphas(1.0 / b), 1.0 / b),
+            b0_squared=b0_squared,
+            nu=nu,
+            **budget,
+        )
+        assert theorem.optimization == simple.optimization
+        assert theorem.noise <= simple.noise * (1 + 1e-12)
+
+
+def test_adaptive_constants_are_the_corrected_ones() -> None:
+    T, nu, b0_squared = 5000, 0.25, 2.0
+    problem = Problem(700, 3.0, 2.0, clip_norm=2.0, dataset_size=50_000, batch_size=256)
+    both = adaptive_bounds(problem, T, b0_squared=b0_squared, nu=nu, scale=0.5, **BUDGET)
+    B = b_delta(T, dataset_size=50_000, batch_size=256, delta=1e-5)
+    unit = math.sqrt(2) * 2.0**3 * 0.5 * 700 * 3.0 * B * T
+    unit /= 50_000**2 * 8.0**2 * nu * math.sqrt(T - 1)
+    assert both.adp.noise == pytest.approx(1024 * unit, rel=1e-12)
+    log_T = math.log(1 + T * nu / b0_squared)
+    assert both.dp.noise == pytest.approx(256 * unit * log_T, rel=1e-12)
+    inside = 2.0 / 0.5 + (2 * 2.0 + 0.5 * 3.0 / 2) * (1 + math.log(T * (4.0 + nu) / 2.0 + 1))
+    plain = 2 * math.sqrt(2) * 2.0 / math.sqrt(T - 1) * inside
+    assert both.adp.optimization == pytest.approx(plain, rel=1e-12)
+
+
+@given(problems, budgets, st.integers(1, 5000), st.floats(1e-4, 10.0))
+def test_constant_bound_is_twice_the_theorem(
+    problem: Problem, budget: dict[str, Any], T: int, stepsize: float
+) -> None:
+    assume(budget["delta"] < 12.8 * T * problem.batch_size / problem.dataset_size)
+    simple = constant_bound(problem, T, stepsize=stepsize, **budget)
+    theorem = utility_bound(problem, np.full(T, stepsize), alphas=np.ones(T), **budget)
+    assert simple.optimization == pytest.approx(2 * theorem.optimization, rel=1e-11)
+    assert simple.noise == pytest.approx(2 * theorem.noise, rel=1e-11)
+
+
+def test_constant_bound_at_its_default_step_size() -> None:
+    T = 400
+    bound = constant_bound(PROBLEM, T, **BUDGET)
+    B = b_delta(T, dataset_size=50_000, batch_size=256, delta=1e-5)
+    assert bound.optimization == pytest.approx((2 * 2.0 + 1.0) / math.sqrt(T), rel=1e-12)
+    noise = 1000 * 16**2 * B * math.sqrt(T) / (50_000**2 * 8.0**2)
+    assert bound.noise == pytest.approx(noise, rel=1e-12)
+
+
+@given(problems, budgets)
+def test_best_steps_against_every_number_of_steps(problem: Problem, budget: dict[str, Any]) -> None:
+    best = best_steps(problem, **budget)
+    assume(best < 10**7)
+    fewest = math.floor(problem.dataset_size * budget["delta"] / (12.8 * problem.batch_size)) + 1
+    T = np.unique(
+        np.concatenate([np.arange(max(fewest, best - 500), best + 500), np.geomspace(fewest, 1e8)])
+    ).astype(int)
+    least = min(constant_bound(problem, int(t), **budget).total for t in T[fewest <= T])
+    assert constant_bound(problem, best, **budget).total <= least * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dimension": 0}, "dimension must be a whole number of at least 1, got 0"),
+        ({"smoothness": 0.0}, "smoothness must be a positive, finite number, got 0.0"),
+        ({"initial_gap": -1.0}, "initial_gap must be a finite number of at least 0, got -1.0"),
+        ({"clip_norm": math.nan}, "clip_norm must be a positive, finite number, got nan"),
+        ({"batch_size": 60_000}, "batch_size must be at most dataset_size = 50000, got 60000"),
+    ],
+)
+def test_refuses_bad_problems(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Problem(**{**vars(PROBLEM), **change})
+
+
+def test_refuses_the_rest() -> None:
+    eta = [0.1, 0.1]
+    with pytest.raises(TypeError, match="takes alphas, epsilon and delta together, or"):
+        utility_bound(PROBLEM, eta)
+    with pytest.raises(TypeError, match="takes alphas, epsilon and delta together, or"):
+        utility_bound(PROBLEM, eta, alphas=eta, noise_multipliers=eta, **BUDGET)
+    with pytest.raises(TypeError, match="takes alphas, epsilon and delta together, or"):
+        utility_bound(PROBLEM, eta, alphas=eta, epsilon=1.0)
+    with pytest.raises(ValueError, match="noise_multipliers must have one entry a step, 2 in all"):
+        utility_bound(PROBLEM, eta, noise_multipliers=[1.0])
+    with pytest.raises(ValueError, match="alphas must have one entry a step, 2 in all, got 3"):
+        utility_bound(PROBLEM, eta, alphas=[1.0, 1.0, 1.0], **BUDGET)
+    with pytest.raises(ValueError, match="sampling must be one of fixed, poisson, got 'shuffle'"):
+        utility_bound(PROBLEM, eta, noise_multipliers=eta, sampling="shuffle")
+    with pytest.raises(ValueError, match=r"steps must be at least 5 \+ 4·a/c = 85, got 84"):
+        decaying_bounds(PROBLEM, 84, a=20.0, c=1.0, **BUDGET)
+    with pytest.raises(ValueError, match="steps must be at least 5"):
+        adaptive_bounds(PROBLEM, 10, b0_squared=20.0, nu=0.5, **BUDGET)
+    with pytest.raises(ValueError, match="nu must be at most clip_norm² = 1, got 1.5"):
+        adaptive_bounds(PROBLEM, 1000, b0_squared=20.0, nu=1.5, **BUDGET)
