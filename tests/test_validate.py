@@ -23,12 +23,14 @@ def test_other_things_are_a_type_error(value: object) -> None:
 @pytest.mark.parametrize(
     ("check", "bad"),
     [
-        (validate.positive, [0, -1, float("nan"), float("inf"), 10**400]),
-        (validate.nonnegative, [-1e-300, float("nan"), float("inf")]),
+        (validate.positive, [0, -1, float("nan"), float("inf"), 10**400, 1e-51, 1e51]),
+        (validate.nonnegative, [-1e-300, float("nan"), float("inf"), 1e51]),
         (validate.finite, [float("nan"), float("-inf")]),
-        (validate.probability, [0, 1, -0.1, 1.1, float("nan")]),
+        (validate.probability, [0, 1, -0.1, 1.1, float("nan"), 1e-51]),
         (validate.rate, [0, -0.1, 1.0000001, float("nan")]),
-        (validate.count, [0, -1, 0.5, 1.5, float("nan"), float("inf")]),
+        (validate.count, [0, -1, 0.5, 1.5, float("nan"), float("inf"), 10**51]),
+        (validate.count, [Fraction(2 * 10**30 - 1, 10**30)]),
+        (validate.step_count, [0, 10**8 + 1]),
     ],
 )
 def test_bad_values_are_one_line_with_the_name(check: object, bad: list[object]) -> None:
@@ -42,6 +44,9 @@ def test_good_edges() -> None:
     assert validate.nonnegative(gap=0) == 0.0
     assert validate.finite(exponent=-3) == -3.0
     assert validate.count(steps=1) == 1
+    assert validate.count(dimension=2**60 + 1) == 2**60 + 1
+    assert validate.step_count(steps=10**8) == 10**8
+    assert validate.instance(str, name="a") == "a"
     assert validate.batch_within(batch_size=5, dataset_size=5) == (5, 5)
     assert validate.choice(("a", "b"), name="a") == "a"
     assert validate.steps_at_least(4.5, "a formula", 5) == 5
@@ -68,11 +73,23 @@ def test_vectors() -> None:
 
 @pytest.mark.parametrize("value", [[], 1.0, [[1.0]], np.zeros((2, 2))])
 def test_shapes_that_are_no_vector(value: object) -> None:
-    with pytest.raises(ValueError, match="^x must be a vector with at least one entry, got shape"):
+    with pytest.raises(ValueError, match="^x must be a list of at least one number, got shape"):
         validate.positives(x=value)
 
 
-@pytest.mark.parametrize("value", ["ab", ["a"], [None], [[1.0], [1.0, 2.0]], [1j], [True], {1: 2}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "ab",
+        ["a"],
+        [None],
+        [[1.0], [1.0, 2.0]],
+        [1j],
+        [True],
+        {1: 2},
+        np.ma.array([1.0, 2.0], mask=[False, True]),
+    ],
+)
 def test_things_that_are_no_numbers(value: object) -> None:
     with pytest.raises(TypeError, match="^x must be a vector of numbers, got"):
         validate.positives(x=value)
@@ -85,5 +102,13 @@ def test_the_first_bad_entry_is_named() -> None:
         validate.nonnegatives(x=[np.inf])
     with pytest.raises(ValueError, match=r"^x\[1\] must be strictly between 0 and 1, got 1.0$"):
         validate.probabilities(x=[0.5, 1.0])
+    with pytest.raises(ValueError, match=r"^x\[0\] must be within 1e-50 … 1e50, got 1e-60$"):
+        validate.positives(x=[1e-60])
+    with pytest.raises(ValueError, match=r"^x\[0\] must be at most 1e50, got 1e\+60$"):
+        validate.nonnegatives(x=[1e60])
+    with pytest.raises(ValueError, match=r"^x\[0\] must be at least 1e-50, got 1e-60$"):
+        validate.probabilities(x=[1e-60])
+    with pytest.raises(TypeError, match=r"^x must be a str, got 3 \(int\)$"):
+        validate.instance(str, x=3)
     with pytest.raises(ValueError, match="^x must have one entry a step, 2 in all, got 1$"):
         validate.same_length(2, x=np.ones(1))

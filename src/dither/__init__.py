@@ -36,12 +36,12 @@ from typing import TYPE_CHECKING
 from dither.types import Allocation, Budget, Schedule
 
 if TYPE_CHECKING:
-    from dither import noise, schedules, theory
+    from dither import noise, reports, schedules, theory
 
 __version__ = "0.1.0"
-__all__ = ["Allocation", "Budget", "Schedule", "noise", "schedules", "theory"]
+__all__ = ["Allocation", "Budget", "Schedule", "noise", "reports", "schedules", "theory"]
 
-_ROOMS = frozenset({"noise", "schedules", "theory"})
+_ROOMS = frozenset({"noise", "reports", "schedules", "theory"})
 
 
 def __getattr__(name: str) -> ModuleType:

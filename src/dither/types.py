@@ -20,7 +20,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend, for allocations whose noise depends on it.
+    """What a run may spend; checked by the allocations whose noise depends on it.
 
     Args:
         epsilon: the target ε, positive.
@@ -59,8 +59,7 @@ class Vector:
     values: FloatArray
 
     def __init__(self, values: FloatArray) -> None:
-        frozen = values.copy()
-        frozen.flags.writeable = False
+        frozen = np.frombuffer(values.tobytes(), dtype=np.float64)
         object.__setattr__(self, "values", frozen)
 
     def __setattr__(self, name: str, value: object) -> None:

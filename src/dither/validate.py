@@ -5,17 +5,25 @@
 >>> positive(epsilon=-1)
 Traceback (most recent call last):
 dither.validate.InvalidValueError: epsilon must be a positive, finite number, got -1
+
+Numbers outside 1e-50 … 1e50 are refused too: no quantity of a training run is out there, and
+squares and products of what is inside neither overflow nor vanish.
 """
 
 import math
 from collections.abc import Iterable
 from numbers import Real
-from typing import SupportsInt, cast
+from typing import SupportsInt, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dither.types import FloatArray
+
+Kind = TypeVar("Kind")
+
+SMALLEST, LARGEST = 1e-50, 1e50
+MOST_STEPS = 10**8
 
 
 class InvalidValueError(ValueError):
@@ -31,6 +39,8 @@ def positive(**argument: object) -> float:
     name, value, number = _number(argument, "a positive, finite number")
     if not (number > 0.0 and math.isfinite(number)):
         raise InvalidValueError(f"{name} must be a positive, finite number, got {value!r}")
+    if not SMALLEST <= number <= LARGEST:
+        raise InvalidValueError(f"{name} must be between 1e-50 and 1e50, got {value!r}")
     return number
 
 
@@ -39,6 +49,8 @@ def nonnegative(**argument: object) -> float:
     name, value, number = _number(argument, "a finite number of at least 0")
     if not (number >= 0.0 and math.isfinite(number)):
         raise InvalidValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+    if number > LARGEST:
+        raise InvalidValueError(f"{name} must be at most 1e50, got {value!r}")
     return number
 
 
@@ -55,7 +67,7 @@ def probability(**argument: object) -> float:
     name, value, number = _number(argument, "a number strictly between 0 and 1")
     if not 0.0 < number < 1.0:
         raise InvalidValueError(f"{name} must be strictly between 0 and 1, got {value!r}")
-    return number
+    return positive(**argument)
 
 
 def rate(**argument: object) -> float:
@@ -69,9 +81,21 @@ def rate(**argument: object) -> float:
 def count(**argument: object) -> int:
     """Return the argument as an int >= 1; a float is taken if it is whole."""
     name, value, number = _number(argument, "a whole number of at least 1")
-    if not (number >= 1.0 and math.isfinite(number) and number == math.floor(number)):
+    whole = int(cast(SupportsInt, value)) if math.isfinite(number) else 0
+    if whole < 1 or whole != value:
         raise InvalidValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return int(cast(SupportsInt, value))
+    if number > LARGEST:
+        raise InvalidValueError(f"{name} must be between 1 and 1e50, got {value!r}")
+    return whole
+
+
+def step_count(**argument: object) -> int:
+    """Return the argument as a number of steps, which must fit into memory."""
+    T = count(**argument)
+    if T > MOST_STEPS:
+        ((name, value),) = argument.items()
+        raise InvalidValueError(f"{name} must be at most {MOST_STEPS:,}, got {value!r}")
+    return T
 
 
 def batch_within(*, batch_size: object, dataset_size: object) -> tuple[int, int]:
@@ -93,19 +117,22 @@ def steps_at_least(least: float, formula: str, steps: object) -> int:
 def positives(**argument: object) -> FloatArray:
     """Return the argument as a new float64 vector: not empty, every entry > 0 and finite."""
     name, values = _vector(argument)
-    return _all(name, values, (values > 0.0) & np.isfinite(values), "positive and finite")
+    _all(name, values, (values > 0.0) & np.isfinite(values), "positive and finite")
+    return _all(name, values, (values >= SMALLEST) & (values <= LARGEST), "within 1e-50 … 1e50")
 
 
 def nonnegatives(**argument: object) -> FloatArray:
     """Return the argument as a new float64 vector: not empty, every entry >= 0 and finite."""
     name, values = _vector(argument)
-    return _all(name, values, (values >= 0.0) & np.isfinite(values), "at least 0 and finite")
+    _all(name, values, (values >= 0.0) & np.isfinite(values), "at least 0 and finite")
+    return _all(name, values, values <= LARGEST, "at most 1e50")
 
 
 def probabilities(**argument: object) -> FloatArray:
     """Return the argument as a new float64 vector with every entry strictly in (0, 1)."""
     name, values = _vector(argument)
-    return _all(name, values, (values > 0.0) & (values < 1.0), "strictly between 0 and 1")
+    _all(name, values, (values > 0.0) & (values < 1.0), "strictly between 0 and 1")
+    return _all(name, values, values >= SMALLEST, "at least 1e-50")
 
 
 def same_length(expected: int, **argument: FloatArray) -> FloatArray:
@@ -127,6 +154,14 @@ def choice(allowed: Iterable[str], **argument: object) -> str:
     return value
 
 
+def instance(kind: type[Kind], **argument: object) -> Kind:
+    """Return the argument if it is of the given class."""
+    ((name, value),) = argument.items()
+    if not isinstance(value, kind):
+        raise InvalidTypeError(f"{name} must be a {kind.__name__}, got {_shown(value)}")
+    return value
+
+
 def _number(argument: dict[str, object], wanted: str) -> tuple[str, object, float]:
     ((name, value),) = argument.items()
     if isinstance(value, np.ndarray) and value.ndim == 0:
@@ -145,11 +180,11 @@ def _vector(argument: dict[str, object]) -> tuple[str, FloatArray]:
         values = np.array(cast(ArrayLike, value))
     except ValueError:
         raise InvalidTypeError(f"{name} must be a vector of numbers, got {_shown(value)}") from None
-    if values.dtype.kind not in "iuf":
+    if values.dtype.kind not in "iuf" or isinstance(value, np.ma.MaskedArray):
         raise InvalidTypeError(f"{name} must be a vector of numbers, got {_shown(value)}")
     if values.ndim != 1 or values.size == 0:
         raise InvalidValueError(
-            f"{name} must be a vector with at least one entry, got shape {values.shape}"
+            f"{name} must be a list of at least one number, got shape {values.shape}"
         )
     return name, values.astype(np.float64)
 

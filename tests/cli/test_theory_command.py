@@ -75,6 +75,14 @@ def test_table_and_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         ("theory --plot here.txt", "plot must end in one of .pdf, .png, .svg, got 'here.txt'"),
         ("theory --plot no/such/folder.png", "plot must be in a folder that exists"),
         ("theory --plot nosuch.png/", "plot must"),
+        ("theory --epsilon 1e300", "epsilon must be between 1e-50 and 1e50, got 1e+300"),
+        (
+            "theory --epsilon 1e-50 --clip-norm 1e50 --dimension 1e50 --smoothness 1e50"
+            " --schedule constant:stepsize=1e50",
+            "the setting must be one that floating point can express, got utility bound",
+        ),
+        ("theory --steps 1e30", "steps must be at most 100,000,000, got 1e+30"),
+        ("theory --epochs 1e9", "steps must be at most 100,000,000"),
         ("theory --nonsense 3", "unrecognized arguments: --nonsense 3"),
         ("theory --step 3", "unrecognized arguments: --step 3"),
         ("thoery", "invalid choice: 'thoery'"),
@@ -113,6 +121,26 @@ def test_a_full_disk_is_one_line(
     monkeypatch.setattr(Figure, "savefig", fail)
     assert main(["theory", "--plot", str(tmp_path / "figure.png")]) == 1
     assert capsys.readouterr().err == "dither theory: [Errno 28] No space left on device\n"
+
+
+def test_a_reader_that_goes_away_is_no_news() -> None:
+    command = [sys.executable, "-m", "dither", "theory", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 1
+
+
+def test_a_terminal_without_greek_still_gets_its_answer() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "dither", "theory"],
+        check=True,
+        capture_output=True,
+        env={"PYTHONIOENCODING": "ascii"},
+    )
+    assert b"M_dp/M" in answer.stdout
 
 
 def test_python_m_dither_is_the_command() -> None:

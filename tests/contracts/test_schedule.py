@@ -102,3 +102,5 @@ def test_table_is_a_value_too() -> None:
         del table.values
     with pytest.raises(ValueError, match="read-only"):
         table.values[0] = 1.0
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        table.values.flags.writeable = True

@@ -33,7 +33,7 @@ def test_refuses_bad_parameters() -> None:
         GrowthBound(b0_squared=-1)
     with pytest.raises(ValueError, match=r"values\[0\] must be positive and finite, got 0.0"):
         Custom([0.0])
-    with pytest.raises(ValueError, match="vector with at least one entry"):
+    with pytest.raises(ValueError, match="a list of at least one number"):
         Custom([])
 
 

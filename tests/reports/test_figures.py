@@ -12,21 +12,21 @@ from dither.reports import save_figure, theory_figure
 def test_the_figure_shows_what_it_was_given() -> None:
     curves = {"uniform": np.array([3.0, 2.0]), "matched": np.array([2.0, 2.5])}
     spent = {"uniform": np.array([1.0, 4.0]), "matched": np.array([2.0, 4.0])}
-    figure = theory_figure(reaching=curves, spent=spent, steps_per_epoch=2, schedule="mine")
+    figure = theory_figure(reaching=curves, spent=spent, schedule="mine")
     noise, schedules, privacy = figure.axes
     assert [line.get_ydata() for line in noise.get_lines()] == [
-        pytest.approx(curves["uniform"]),
         pytest.approx(curves["matched"]),
+        pytest.approx(curves["uniform"]),
     ]
     assert [line.get_ydata() for line in privacy.get_lines()] == [
-        pytest.approx(spent["uniform"]),
         pytest.approx(spent["matched"]),
+        pytest.approx(spent["uniform"]),
     ]
     assert [len(np.asarray(line.get_ydata())) for line in schedules.get_lines()] == [
-        400,
-        120,
-        240,
-        400,
+        39_200,
+        11_760,
+        23_520,
+        39_200,
     ]
     for axes in figure.axes:
         assert axes.get_ylabel()

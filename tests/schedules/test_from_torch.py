@@ -63,6 +63,9 @@ def test_refuses_what_is_not_known_in_advance() -> None:
         from_torch(plateau).stepsizes(3)
     with pytest.raises(TypeError, match="make_scheduler must return .* got NoneType"):
         from_torch(lambda optimizer: None).stepsizes(3)  # type: ignore[arg-type, return-value]
+    elsewhere = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=1.0)
+    with pytest.raises(ValueError, match="attach its scheduler to the optimizer that it is given"):
+        from_torch(lambda optimizer: exponential(elsewhere)).stepsizes(3)
     with pytest.raises(TypeError, match="make_scheduler must be a function"):
         from_torch(0.1)  # type: ignore[arg-type]
 

@@ -72,6 +72,9 @@ def test_warmup_starts_above_zero_and_hands_over() -> None:
     np.testing.assert_array_equal(eta[10:], Linear(1.0, 0.1).stepsizes(10))
     np.testing.assert_allclose(Warmup(Constant(2.0), 10).stepsizes(5), np.arange(1, 6) / 5)
     np.testing.assert_allclose(Warmup(Constant(1.0), 3).stepsizes(3), [1 / 3, 2 / 3, 1.0])
+    assert Warmup(SqrtToZero(), 10).stepsizes(10)[-1] == SqrtToZero().stepsizes(10)[0]
+    with pytest.raises(TypeError, match="inner must be a schedule, got <class"):
+        Warmup(Constant, 10)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="inner must be a schedule, got 0.1"):
         Warmup(0.1, 10)  # type: ignore[arg-type]
 
@@ -102,6 +105,12 @@ def test_refuses_bad_parameters(bad: float) -> None:
 def test_refuses_the_rest() -> None:
     with pytest.raises(ValueError, match="every must be a whole number of at least 1, got 1.5"):
         Step(1.0, 0.5, 1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1, got 0"):
+        Step(1.0, 0.5, 0)
+    with pytest.raises(ValueError, match="steps must be at most 100,000,000, got 1000000000000"):
+        Constant(1.0).stepsizes(10**12)
+    with pytest.raises(TypeError, match="schedule must be a str, got None"):
+        parse(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a and c must not both be 0"):
         InverseSqrt(0.0, 0.0)
     with pytest.raises(ValueError, match="c must be a finite number of at least 0, got -1"):
@@ -132,6 +141,9 @@ def test_parse() -> None:
         ("linear:start=1,stop=2", "a parameter of schedule linear must be one of end, start"),
         ("linear:start", "schedule must look like name:key=number"),
         ("linear:start=one,end=2", "schedule must look like name:key=number"),
+        ("linear:start=1,start=2,end=2", "schedule must give start once"),
+        ("linear:start=1,,end=2", "schedule must look like name:key=number"),
+        ("linear:start=1,end=2,", "schedule must look like name:key=number"),
         ("linear:start=0,end=2", "start must be a positive, finite number, got 0"),
     ],
 )

@@ -134,6 +134,19 @@ def test_decaying_bounds_simplify_the_theorem(
         assert theorem.noise <= simple.noise * (1 + 1e-12)
 
 
+def test_decaying_bounds_by_hand() -> None:
+    T, a, c, scale = 1000, 7.0, 3.0, 0.5
+    problem = Problem(700, 3.0, 2.0, clip_norm=2.0, dataset_size=50_000, batch_size=256)
+    both = decaying_bounds(problem, T, a=a, c=c, scale=scale, **BUDGET)
+    log_T = math.log(1 + T * c / a)
+    plain = math.sqrt(c) * (2.0 / scale + scale * 4.0 * 3.0 * log_T / (2 * c)) / math.sqrt(T - 1)
+    B = b_delta(T, dataset_size=50_000, batch_size=256, delta=1e-5)
+    unit = scale * 700 * 3.0 * (16 * 2.0) ** 2 * B / (50_000**2 * 8.0**2 * math.sqrt(c))
+    assert both.adp.optimization == both.dp.optimization == pytest.approx(plain, rel=1e-12)
+    assert both.adp.noise == pytest.approx(unit * math.sqrt(T), rel=1e-12)
+    assert both.dp.noise == pytest.approx(unit * log_T * (math.sqrt(T - 1) + 1) / 2, rel=1e-12)
+
+
 def test_half_of_the_decaying_adp_bound_is_false() -> None:
     """The main text's version: for long runs the theorem itself is above it."""
     T, a, c = 100_000, 0.1, 1.0
@@ -184,8 +197,32 @@ def test_adaptive_bounds_simplify_their_theorem(
             nu=nu,
             **budget,
         )
-        assert theorem.optimization == simple.optimization
         assert theorem.noise <= simple.noise * (1 + 1e-12)
+
+
+def test_the_adaptive_theorem_bounds_a_real_run() -> None:
+    """Reactive step sizes on the pseudo-Huber loss, whose gradients are at most G = 1 long."""
+    random, runs, T, b0_squared, nu, z = np.random.default_rng(3), 2000, 200, 0.5, 0.1, 0.3
+    data = np.array([-1.0, 0.5, 3.0])
+    theta, b_squared = np.full(runs, 6.0), np.full(runs, b0_squared)
+    means, noise = [], np.zeros(runs)
+    for _ in range(T):
+        away = theta[:, None] - data
+        slopes = away / np.sqrt(1.0 + away**2)
+        means.append(float(np.mean(slopes.mean(axis=1) ** 2)))
+        picked = slopes[np.arange(runs), random.integers(0, 3, runs)]
+        b_squared = b_squared + np.maximum(picked**2, nu)
+        noise += 1.0 / b_squared
+        theta = theta - (picked + z * random.standard_normal(runs)) / np.sqrt(b_squared)
+    gap = float(np.mean(np.sqrt(1.0 + (6.0 - data) ** 2)))
+    problem = Problem(1, 1.0, gap, clip_norm=1.0, dataset_size=3, batch_size=1)
+    # The theorem's σ² is its variance times Σ1/α² = T: choose E[M] so that σ = z.
+    variance = problem.theorem_variance(T, epsilon=1.0, delta=0.1)
+    cost = float(np.mean(noise)) * z**2 / variance
+    bound = adaptive_utility_bound(
+        problem, T, expected_cost=cost, b0_squared=b0_squared, nu=nu, epsilon=1.0, delta=0.1
+    )
+    assert min(means) <= bound.total
 
 
 def test_adaptive_constants_are_the_corrected_ones() -> None:
@@ -266,7 +303,12 @@ def test_refuses_the_rest() -> None:
         utility_bound(PROBLEM, eta, noise_multipliers=eta, sampling="shuffle")
     with pytest.raises(ValueError, match=r"steps must be at least 5 \+ 4·a/c = 85, got 84"):
         decaying_bounds(PROBLEM, 84, a=20.0, c=1.0, **BUDGET)
-    with pytest.raises(ValueError, match="steps must be at least 5"):
-        adaptive_bounds(PROBLEM, 10, b0_squared=20.0, nu=0.5, **BUDGET)
-    with pytest.raises(ValueError, match="nu must be at most clip_norm² = 1, got 1.5"):
-        adaptive_bounds(PROBLEM, 1000, b0_squared=20.0, nu=1.5, **BUDGET)
+    with pytest.raises(ValueError, match=r"steps must be at least 5 \+ .* = 85, got 84"):
+        adaptive_bounds(PROBLEM, 84, b0_squared=20.0, nu=0.5, **BUDGET)
+    adaptive_bounds(PROBLEM, 85, b0_squared=20.0, nu=1.0, **BUDGET)
+    with pytest.raises(ValueError, match="nu must be at most clip_norm² = 1, got 1.001"):
+        adaptive_bounds(PROBLEM, 85, b0_squared=20.0, nu=1.001, **BUDGET)
+    with pytest.raises(ValueError, match="sampling must be 'fixed' with the theorem's noise"):
+        utility_bound(PROBLEM, eta, alphas=eta, sampling="poisson", **BUDGET)
+    with pytest.raises(TypeError, match="problem must be a Problem, got None"):
+        utility_bound(None, eta, noise_multipliers=eta)  # type: ignore[arg-type]

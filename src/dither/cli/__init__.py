@@ -1,6 +1,8 @@
 """The ``dither`` command: parse, call, print."""
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -35,12 +37,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run, parser=command)
-    arguments = parser.parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    arguments, unknown = parser.parse_known_args(argv)
+    command = arguments.parser
+    if unknown:
+        command.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         arguments.run(arguments)
+        sys.stdout.flush()
     except (validate.InvalidValueError, validate.InvalidTypeError) as problem:
-        arguments.parser.error(str(problem))
-    except OSError as problem:
-        sys.stderr.write(f"{arguments.parser.prog}: {problem}\n")
+        command.error(str(problem))
+    except BrokenPipeError:
+        # The reader has gone; what Python flushes at its exit must go somewhere quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as problem:
+        sys.stderr.write(f"{command.prog}: {problem}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{command.prog}: stopped\n")
+        return 130
     return 0

@@ -15,37 +15,48 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
 
 
-def add_schedule(parser: argparse.ArgumentParser) -> None:
+def add_schedule(parser: argparse.ArgumentParser, *, default_steps: int) -> None:
     """Add what `schedule_of` and `steps_of` read."""
-    names = ", ".join(schedules.NAMES)
+    names = "; ".join(schedules.parameters(name) for name in schedules.NAMES)
     parser.add_argument(
         "--schedule",
         default="inverse-sqrt",
         metavar="NAME:KEY=VALUE,…",
-        help=f"step sizes, for example linear:start=2,end=0.01; the names are {names}",
+        help=f"step sizes, for example linear:start=2,end=0.01. There are {names}",
     )
     parser.add_argument(
-        "--warmup", type=number, metavar="STEPS", help="steps of linear warm-up in front of it"
+        "--warmup",
+        type=number,
+        default=argparse.SUPPRESS,
+        metavar="STEPS",
+        help="steps of linear warm-up in front of it",
     )
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=number, metavar="T", help="number of steps")
-    length.add_argument("--epochs", type=number, help="the same as ceil(epochs·n/m) steps")
+    length.add_argument(
+        "--steps", type=number, default=default_steps, metavar="T", help="number of steps"
+    )
+    length.add_argument(
+        "--epochs",
+        type=number,
+        default=argparse.SUPPRESS,
+        help="in place of --steps: ceil(epochs·n/m) of them",
+    )
 
 
 def schedule_of(arguments: argparse.Namespace) -> Schedule:
     """Return the schedule that the options describe."""
     schedule = schedules.parse(arguments.schedule)
-    if arguments.warmup is None:
+    if not hasattr(arguments, "warmup"):
         return schedule
     return schedules.Warmup(schedule, validate.count(warmup=arguments.warmup))
 
 
-def steps_of(arguments: argparse.Namespace, *, default: int) -> int:
+def steps_of(arguments: argparse.Namespace) -> int:
     """Return T from --steps or --epochs."""
-    if arguments.epochs is not None:
-        epochs = validate.positive(epochs=arguments.epochs)
-        m, n = validate.batch_within(
-            batch_size=arguments.batch_size, dataset_size=arguments.dataset_size
-        )
-        return math.ceil(epochs * n / m)
-    return validate.count(steps=default if arguments.steps is None else arguments.steps)
+    if not hasattr(arguments, "epochs"):
+        return validate.step_count(steps=arguments.steps)
+    epochs = validate.positive(epochs=arguments.epochs)
+    m, n = validate.batch_within(
+        batch_size=arguments.batch_size, dataset_size=arguments.dataset_size
+    )
+    return validate.step_count(steps=math.ceil(epochs * n / m))

@@ -22,17 +22,35 @@ _PAPER_STEPS = 60 * 196
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options; the defaults are the setting of the paper's figure 1."""
-    add_schedule(parser)
-    parser.add_argument("--dataset-size", type=number, default=50_000, metavar="N", help="n")
-    parser.add_argument("--batch-size", type=number, default=256, metavar="M", help="m")
-    parser.add_argument("--clip-norm", type=number, default=2.5, metavar="C", help="C_G")
-    parser.add_argument("--dimension", type=number, default=100_000, metavar="D", help="d")
-    parser.add_argument("--smoothness", type=number, default=1.0, metavar="L", help="L")
+    add_schedule(parser, default_steps=_PAPER_STEPS)
+    parser.add_argument(
+        "--dataset-size",
+        type=number,
+        default=50_000,
+        metavar="N",
+        help="public number of records, n",
+    )
+    parser.add_argument(
+        "--batch-size", type=number, default=256, metavar="M", help="records in a step, m"
+    )
+    parser.add_argument(
+        "--clip-norm", type=number, default=2.5, metavar="C", help="bound on a gradient, C_G"
+    )
+    parser.add_argument(
+        "--dimension", type=number, default=100_000, metavar="D", help="number of parameters, d"
+    )
+    parser.add_argument(
+        "--smoothness",
+        type=number,
+        default=1.0,
+        metavar="L",
+        help="Lipschitz constant of the gradient, L",
+    )
     parser.add_argument(
         "--initial-gap", type=number, default=2.3, metavar="GAP", help="D_F = F(start) − minimum"
     )
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--epsilon", type=number, default=51.2, help="ε of the theorem")
+    budget.add_argument("--epsilon", type=number, default=51.2, help="ε of the privacy theorem")
     budget.add_argument(
         "--epsilon-bar", type=number, default=argparse.SUPPRESS, help="the paper's ε̄ = ε/16"
     )
@@ -55,8 +73,9 @@ def run(arguments: argparse.Namespace) -> None:
     if hasattr(arguments, "epsilon_bar"):
         arguments.epsilon = 16.0 * validate.positive(epsilon_bar=arguments.epsilon_bar)
     schedule = schedule_of(arguments)
-    eta = schedule.stepsizes(steps_of(arguments, default=_PAPER_STEPS))
-    columns = {name: _column(arguments, eta, name) for name in _ALLOCATIONS}
+    eta = schedule.stepsizes(steps_of(arguments))
+    with np.errstate(over="ignore"):
+        columns = {name: _column(arguments, eta, name) for name in _ALLOCATIONS}
     if arguments.plot is not None:
         figure = theory_figure(
             reaching={
@@ -67,8 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
                 name: theory.adp_spent(allocation.alphas(eta), epsilon=arguments.epsilon)
                 for name, allocation in _ALLOCATIONS.items()
             },
-            steps_per_epoch=-(-int(arguments.dataset_size) // int(arguments.batch_size)),
-            schedule=f"{schedule}, {eta.size:,} steps",
+            schedule=f"{schedule}, T = {eta.size:,}{_caveat(columns)}",
         )
         save_figure(figure, arguments.plot)
     setting = {
@@ -114,7 +132,7 @@ def _column(arguments: argparse.Namespace, eta: FloatArray, name: str) -> dict[s
     condition = theory.adp_condition(alpha, **data, **budget)
     bound = theory.utility_bound(problem, eta, alphas=alpha, **budget)
     multipliers = alpha * sigma * problem.batch_size / problem.clip_norm
-    return {
+    column: dict[str, Any] = {
         "sigma": sigma,
         "first_noise_multiplier": float(multipliers[0]),
         "last_noise_multiplier": float(multipliers[-1]),
@@ -128,6 +146,18 @@ def _column(arguments: argparse.Namespace, eta: FloatArray, name: str) -> dict[s
         "condition_worst_step": condition.worst_step,
         "condition_reasons": list(condition.reasons),
     }
+    for key, label in _ROWS.items():
+        if not (np.isfinite(column[key]) and column[key] > 0.0):
+            raise validate.InvalidValueError(
+                f"the setting must be one that floating point can express, got {label.strip()} "
+                f"= {column[key]}"
+            )
+    return column
+
+
+def _caveat(columns: dict[str, dict[str, Any]]) -> str:
+    holds = all(column["condition_holds"] for column in columns.values())
+    return "" if holds else " (the theorem's condition does not hold here)"
 
 
 _ROWS = {

@@ -18,18 +18,16 @@ BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 
 def checked_figure_path(path: str | Path) -> Path:
     """Return where a figure may be written, or say why not; nothing is written."""
-    target = Path(path)
+    target = Path(path).resolve()
     if target.suffix.lower() not in SUFFIXES:
         raise validate.InvalidValueError(
-            f"plot must end in one of {', '.join(SUFFIXES)}, got {str(target)!r}"
+            f"plot must end in one of {', '.join(SUFFIXES)}, got {str(path)!r}"
         )
     if not target.parent.is_dir():
-        raise validate.InvalidValueError(
-            f"plot must be in a folder that exists, got {str(target)!r}"
-        )
+        raise validate.InvalidValueError(f"plot must be in a folder that exists, got {str(path)!r}")
     if target.is_dir() or not os.access(target.parent, os.W_OK):
         raise validate.InvalidValueError(
-            f"plot must be a file that can be written, got {str(target)!r}"
+            f"plot must be a file that can be written, got {str(path)!r}"
         )
     return target
 

@@ -19,7 +19,7 @@ from dither.schedules.closed_form import (
     Step,
 )
 from dither.schedules.from_torch import TorchSchedule, from_torch
-from dither.schedules.parse import NAMES, parse
+from dither.schedules.parse import NAMES, parameters, parse
 from dither.schedules.table import Table
 from dither.schedules.warmup import Warmup
 
@@ -37,5 +37,6 @@ __all__ = [
     "TorchSchedule",
     "Warmup",
     "from_torch",
+    "parameters",
     "parse",
 ]

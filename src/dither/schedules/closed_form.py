@@ -22,7 +22,7 @@ class ClosedForm(ABC):
     @final
     def stepsizes(self, steps: int) -> FloatArray:
         """Return η_0 … η_{T−1}; an under- or overflow on the way is refused."""
-        T = validate.count(steps=steps)
+        T = validate.step_count(steps=steps)
         with np.errstate(all="ignore"):
             return validate.positives(stepsizes=self._formula(np.arange(T, dtype=np.float64), T))
 
@@ -112,8 +112,9 @@ class Step(ClosedForm):
 
     def __post_init__(self) -> None:
         """Check the parameters; ``every`` is a number of steps."""
-        super().__post_init__()
         self._set("every", validate.count(every=self.every))
+        self._set("start", validate.positive(start=self.start))
+        self._set("factor", validate.positive(factor=self.factor))
 
     def _formula(self, t: FloatArray, T: int) -> FloatArray:
         return self.start * self.factor ** np.floor(t / self.every)

@@ -35,7 +35,7 @@ class TorchSchedule:
 
     def stepsizes(self, steps: int) -> FloatArray:
         """Run a fresh scheduler for that many steps on an optimizer with nothing to optimise."""
-        T = validate.count(steps=steps)
+        T = validate.step_count(steps=steps)
         import torch
         from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -47,6 +47,10 @@ class TorchSchedule:
             raise validate.InvalidTypeError(
                 "make_scheduler must return a torch.optim.lr_scheduler whose learning rates are "
                 f"known in advance, got {type(scheduler).__name__}"
+            )
+        if scheduler.optimizer is not optimizer:
+            raise validate.InvalidValueError(
+                "make_scheduler must attach its scheduler to the optimizer that it is given"
             )
         values = np.empty(T)
         for t in range(T):

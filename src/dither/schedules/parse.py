@@ -30,23 +30,45 @@ NAMES: dict[str, type[ClosedForm]] = {
 def parse(schedule: str) -> ClosedForm:
     """Return the schedule that ``name:key=value,key=value`` stands for.
 
-    >>> parse("linear:start=2,end=0.01")
-    Linear(start=2.0, end=0.01)
-    >>> parse("inverse-sqrt")
-    InverseSqrt(a=20.0, c=1.0, scale=1.0)
+    Args:
+        schedule: one of `NAMES`, a colon, and the parameters of its class; those with a default
+            may be left out, and with them the colon.
+
+    Returns:
+        The schedule.
+
+    Example:
+        >>> parse("linear:start=2,end=0.01")
+        Linear(start=2.0, end=0.01)
+        >>> parse("inverse-sqrt")
+        InverseSqrt(a=20.0, c=1.0, scale=1.0)
     """
-    name, _, rest = schedule.partition(":")
-    kind = NAMES[validate.choice(NAMES, schedule=name.strip())]
-    given = dict(_parameter(schedule, part) for part in rest.split(",") if part.strip())
+    text = validate.instance(str, schedule=schedule)
+    name, _, rest = (piece.strip() for piece in text.partition(":"))
+    kind = NAMES[validate.choice(NAMES, schedule=name)]
     known = {field.name: field for field in fields(kind)}
-    for key in given:
+    given: dict[str, float] = {}
+    for part in rest.split(",") if rest else []:
+        key, number = _parameter(text, part)
         validate.choice(known, **{f"a parameter of schedule {name}": key})
+        if key in given:
+            raise validate.InvalidValueError(f"schedule must give {key} once, got {text!r}")
+        given[key] = number
     missing = [key for key, field in known.items() if field.default is MISSING and key not in given]
     if missing:
         raise validate.InvalidValueError(
-            f"schedule {name} needs {', '.join(missing)}, got {schedule!r}"
+            f"schedule {name} needs {', '.join(missing)}, got {text!r}"
         )
     return kind(**given)
+
+
+def parameters(name: str) -> str:
+    """Return how the schedule of that name is written, for help texts."""
+    shown = [
+        field.name if field.default is MISSING else f"{field.name}={field.default:g}"
+        for field in fields(NAMES[name])
+    ]
+    return f"{name}:{','.join(shown)}"
 
 
 def _parameter(schedule: str, part: str) -> tuple[str, float]:

@@ -23,7 +23,7 @@ class Table(Vector):
 
     def stepsizes(self, steps: int) -> FloatArray:
         """Return the values; ``steps`` must be their number."""
-        T = validate.count(steps=steps)
+        T = validate.step_count(steps=steps)
         if self.values.size != T:
             raise validate.InvalidValueError(
                 f"steps must be the table's length, {self.values.size}, got {T}"

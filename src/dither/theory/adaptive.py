@@ -43,8 +43,17 @@ def adaptive_utility_bound(
     Returns:
         A `UtilityBound`.
 
+    Example:
+        >>> problem = Problem(dimension=1000, smoothness=1.0, initial_gap=2.0, clip_norm=1.0,
+        ...                   dataset_size=50_000, batch_size=256)
+        >>> bound = adaptive_utility_bound(problem, 10_000, expected_cost=2e4, b0_squared=20.0,
+        ...                                nu=0.5, epsilon=8.0, delta=1e-5)
+        >>> round(bound.optimization, 4), round(bound.noise, 4)
+        (0.5955, 0.0968)
+
     Reference: theorem D.1 of the paper.
     """
+    validate.instance(Problem, problem=problem)
     M, eta = validate.positive(expected_cost=expected_cost), validate.positive(scale=scale)
     L, G = problem.smoothness, problem.clip_norm
     b0_squared = validate.positive(b0_squared=b0_squared)

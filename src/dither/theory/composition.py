@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import validate
+from dither.theory.rounding import upward
 from dither.types import EpsilonDelta
 
 
@@ -37,18 +38,21 @@ def gaussian_mechanism(sensitivity: float, sigma: float, delta: float) -> Epsilo
     noise = validate.positive(sigma=sigma)
     delta = validate.probability(delta=delta)
     factor = math.sqrt(2.0 * math.log(1.25 / delta))
-    if not factor * width < noise:
+    if not upward(factor * width) < noise:
         raise validate.InvalidValueError(
             f"sigma must be above {factor * width:.6g}, where epsilon is below 1 "
             f"as the lemma needs it, got {sigma!r}"
         )
-    return EpsilonDelta(factor * width / noise, delta)
+    return EpsilonDelta(upward(factor * width / noise), delta)
 
 
 def amplification_by_sampling(epsilon: float, delta: float, sample_rate: float) -> EpsilonDelta:
-    """Return what an (ε, δ)-DP mechanism guarantees on a random fraction q of the records.
+    """Return what an (ε, δ)-DP mechanism guarantees on a random sample of the records.
 
-    It is ((e^ε − 1)·q, q·δ)-DP. The pair is kept as the paper has it; log(1 + q·(e^ε − 1)) is
+    It is ((e^ε − 1)·q, q·δ)-DP if m of n records are drawn without replacement, q = m/n, and
+    neighbours differ by one record replaced (the paper's setting); or if each record is drawn by
+    its own coin and neighbours differ by one record added or removed. Other pairings of sampling
+    and neighbours need other bounds. The pair is kept as the paper has it; log(1 + q·(e^ε − 1)) is
     the tight first member.
 
     Args:
@@ -70,7 +74,7 @@ def amplification_by_sampling(epsilon: float, delta: float, sample_rate: float) 
     delta = validate.probability(delta=delta)
     q = validate.rate(sample_rate=sample_rate)
     with np.errstate(over="ignore"):
-        return EpsilonDelta(float(np.expm1(epsilon)) * q, delta * q)
+        return EpsilonDelta(upward(float(np.expm1(epsilon)) * q), upward(delta * q))
 
 
 def advanced_composition(epsilon: float, delta: float, steps: int, slack: float) -> EpsilonDelta:
@@ -92,7 +96,8 @@ def advanced_composition(epsilon: float, delta: float, steps: int, slack: float)
         >>> f"{epsilon:.6f}, {delta:.2e}"
         '1.712258, 2.00e-06'
 
-    Reference: lemma A.2 of the paper; Dwork, Rothblum and Vadhan 2010.
+    Reference: lemma A.2 of the paper, in the form that Kairouz, Oh and Viswanath 2015 give to
+    the theorem of Dwork, Rothblum and Vadhan 2010.
     """
     epsilon = validate.positive(epsilon=epsilon)
     delta = validate.probability(delta=delta)
@@ -100,7 +105,8 @@ def advanced_composition(epsilon: float, delta: float, steps: int, slack: float)
     slack = validate.probability(slack=slack)
     drift = k * epsilon * math.tanh(0.5 * epsilon)
     spread = epsilon * math.sqrt(2.0 * k * -math.log(slack))
-    return EpsilonDelta(spread + drift, -math.expm1(k * math.log1p(-delta)) + slack)
+    any_fails = -math.expm1(k * math.log1p(-delta))
+    return EpsilonDelta(upward(spread + drift), upward(any_fails + slack))
 
 
 def extended_advanced_composition(
@@ -133,4 +139,5 @@ def extended_advanced_composition(
     scale = float(each.max())
     spread = scale * math.sqrt(2.0 * math.fsum((each / scale) ** 2) * -math.log(slack))
     drift = math.fsum(each * np.tanh(0.5 * each))
-    return EpsilonDelta(spread + drift, -math.expm1(math.fsum(np.log1p(-each_delta))) + slack)
+    any_fails = -math.expm1(math.fsum(np.log1p(-each_delta)))
+    return EpsilonDelta(upward(spread + drift), upward(any_fails + slack))

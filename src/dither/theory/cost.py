@@ -11,7 +11,7 @@ def noise_cost(alphas: ArrayLike, stepsizes: ArrayLike) -> float:
 
     M is what the convergence theorem multiplies the noise by. It does not change when all α are
     scaled together, and by the Cauchy–Schwarz inequality it is at least (Σ η_t)², which is
-    reached where α_t² = b_t and nowhere else.
+    reached where α_t² is proportional to b_t, and nowhere else.
 
     Args:
         alphas: α_1 … α_T, positive.

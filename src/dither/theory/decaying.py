@@ -46,6 +46,7 @@ def decaying_bounds(
 
     Reference: propositions 5.1 and D.1 of the paper.
     """
+    validate.instance(Problem, problem=problem)
     a, c, eta = validate.positive(a=a), validate.positive(c=c), validate.positive(scale=scale)
     T = validate.steps_at_least(5.0 + 4.0 * a / c, "5 + 4·a/c", steps)
     L, G = problem.smoothness, problem.clip_norm
@@ -84,9 +85,17 @@ def constant_bound(
     Returns:
         A `UtilityBound`.
 
+    Example:
+        >>> problem = Problem(dimension=1000, smoothness=1.0, initial_gap=2.0, clip_norm=1.0,
+        ...                   dataset_size=50_000, batch_size=256)
+        >>> bound = constant_bound(problem, 10_000, epsilon=8.0, delta=1e-5)
+        >>> round(bound.optimization, 4), round(bound.noise, 4)
+        (0.05, 0.0342)
+
     Reference: proposition A.1 of the paper.
     """
     T = validate.count(steps=steps)
+    validate.instance(Problem, problem=problem)
     eta = 1.0 / math.sqrt(T) if stepsize is None else validate.positive(stepsize=stepsize)
     L = problem.smoothness
     variance = problem.theorem_variance(T, epsilon=epsilon, delta=delta)
@@ -123,9 +132,12 @@ def best_steps(problem: Problem, *, epsilon: float, delta: float) -> int:
     """
     from scipy.optimize import brentq
 
+    validate.instance(Problem, problem=problem)
     epsilon, delta = validate.positive(epsilon=epsilon), validate.probability(delta=delta)
     ratio = problem.batch_size / (problem.dataset_size * delta)
     fewest = math.floor(1.0 / (12.8 * ratio)) + 1
+    while not delta < 12.8 * fewest * problem.batch_size / problem.dataset_size:
+        fewest += 1
     A = 2.0 * problem.initial_gap + problem.smoothness * problem.clip_norm**2
     B = math.log(1.25 / delta) * problem.dimension * problem.smoothness
     B *= (16.0 * problem.clip_norm / (problem.dataset_size * epsilon)) ** 2

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import validate
+from dither.theory.rounding import upward
 from dither.types import FloatArray
 
 # The proof gives each of the T steps δ_0 = n·δ/(12.8·T·m), so that they use up δ/12.8 together,
@@ -47,9 +48,15 @@ def b_delta(steps: int, *, dataset_size: int, batch_size: int, delta: float) -> 
 
     The factor m inside the logarithm is the appendix's; with m = 1 it is the main text's B_δ.
 
+    Args:
+        steps: T.
+        dataset_size: n.
+        batch_size: m, at most n.
+        delta: δ, in (0, 1).
+
     Raises:
-        ValueError: if a step's share of δ would not be below 1, which only happens for less than
-            a twelfth of an epoch and a vast δ.
+        ValueError: if a step's share of δ, n·δ/(12.8·T·m), would not be below 1, as happens for
+            a small part of an epoch and a large δ.
 
     Example:
         >>> round(b_delta(11_700, dataset_size=50_000, batch_size=256, delta=1e-5), 3)
@@ -107,8 +114,9 @@ def adp_sigma(
     alpha = validate.positives(alphas=alphas)
     clip_norm = validate.positive(clip_norm=clip_norm)
     epsilon = validate.positive(epsilon=epsilon)
-    B = b_delta(alpha.size, dataset_size=dataset_size, batch_size=batch_size, delta=delta)
-    return 16.0 * clip_norm / (dataset_size * epsilon) * math.sqrt(B) * _inverse_norm(alpha)
+    m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
+    B = b_delta(alpha.size, dataset_size=n, batch_size=m, delta=delta)
+    return upward(16.0 * clip_norm / (n * epsilon) * math.sqrt(B) * _inverse_norm(alpha))
 
 
 def adp_epsilon(
@@ -152,7 +160,7 @@ def adp_epsilon(
         epsilon=1.0,
         delta=delta,
     )
-    return unit / sigma
+    return upward(unit / sigma)
 
 
 def adp_condition(
@@ -205,7 +213,8 @@ def adp_condition(
     slack = delta * (1.0 - 1.0 / _SHARE)
     largest = math.sqrt(8.0 * math.log(1.25 / delta) * -math.log(slack))
     reasons = []
-    if not noise >= required:
+    # Rounded towards privacy: the sum is exact to a few units in the last place.
+    if not noise * (1.0 - 1e-12) >= required:
         reasons.append(f"α²·Σ1/α² = {noise:.6g} at step {worst} is below {required:.6g}")
     if not epsilon <= largest:
         reasons.append(f"ε = {epsilon:.6g} is above {largest:.6g}")
@@ -215,17 +224,18 @@ def adp_condition(
 
 
 def adp_spent(alphas: ArrayLike, *, epsilon: float) -> FloatArray:
-    """Return the theorem's ε after each of the T steps of a run that is calibrated to ε.
+    """Return the theorem's ε after each of the T steps of a run that is calibrated to (ε, δ).
 
     ε_t = ε·√(Σ_{s≤t}1/α_s² / Σ1/α²): the proof for the whole run, with its δ_0 and δ′, applied to
-    its first t steps.
+    its first t steps. Like the theorem it needs `adp_condition`, and it is for looking at: a run
+    that stops at a step chosen on the way needs more than this.
 
     Args:
         alphas: α_1 … α_T, positive.
         epsilon: ε of the whole run, positive.
 
     Returns:
-        T increasing values, the last of them ε.
+        T values that never fall, the last of them ε.
 
     Example:
         >>> adp_spent([1.0, 1.0, 1.0, 1.0], epsilon=2.0).round(4)

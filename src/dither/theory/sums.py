@@ -6,6 +6,9 @@ from numpy.typing import ArrayLike
 
 from dither import validate
 
+# The powers and logarithms below are good to about 1e-14 each, at exponents of up to 300.
+_ROUNDING = 1e-12
+
 
 def power_sum_bounds(steps: int, a: float, c: float, power: float) -> tuple[float, float]:
     """Return a lower and an upper bound on Σ_{t=1…T} (a + c·t)^(−p), in constant time.
@@ -13,13 +16,14 @@ def power_sum_bounds(steps: int, a: float, c: float, power: float) -> tuple[floa
     The summand falls, so that the sum lies between its integrals from 1 to T+1 and from 0 to T:
     with x = a/c, ((x+1+T)^(1−p) − (x+1)^(1−p))/((1−p)·c^p) and
     ((x+T)^(1−p) − x^(1−p))/((1−p)·c^p), or their logarithmic limits at p = 1. The differences
-    of powers are computed by expm1, which also makes p close to 1 harmless.
+    of powers are computed by expm1, which also makes p close to 1 harmless; both bounds are rounded
+    outwards.
 
     Args:
         steps: T.
         a: positive.
         c: positive.
-        power: p, at least 0. The paper has p ≤ 1; the same integrals hold above.
+        power: p, from 0 to 5. The paper has p ≤ 1; the same integrals hold above.
 
     Returns:
         (lower, upper).
@@ -34,7 +38,10 @@ def power_sum_bounds(steps: int, a: float, c: float, power: float) -> tuple[floa
     T = validate.count(steps=steps)
     a, c = validate.positive(a=a), validate.positive(c=c)
     p = validate.nonnegative(power=power)
-    return _integral(a / c + 1.0, T, p) / c**p, _integral(a / c, T, p) / c**p
+    if p > 5.0:
+        raise validate.InvalidValueError(f"power must be at most 5, got {power!r}")
+    lower, upper = _integral(a + c, c, T, p), _integral(a, c, T, p)
+    return lower * (1.0 - _ROUNDING), upper * (1.0 + _ROUNDING)
 
 
 def logarithmic_sum_bound(values: ArrayLike) -> float:
@@ -58,10 +65,10 @@ def logarithmic_sum_bound(values: ArrayLike) -> float:
     return math.log(math.fsum(a)) + 1.0
 
 
-def _integral(x: float, T: int, p: float) -> float:
-    """Return ∫ u^(−p) du from x to x + T."""
-    growth = math.log1p(T / x)
+def _integral(start: float, c: float, T: int, p: float) -> float:
+    """Return ∫ (start + c·u)^(−p) du from 0 to T."""
+    growth = math.log1p(c * T / start)
     if p == 1.0:
-        return growth
-    power: float = x ** (1.0 - p)
-    return power * math.expm1((1.0 - p) * growth) / (1.0 - p)
+        return growth / c
+    power: float = start ** (1.0 - p)
+    return power / c * math.expm1((1.0 - p) * growth) / (1.0 - p)

@@ -25,6 +25,11 @@ class Problem:
         clip_norm: C_G = G, positive.
         dataset_size: n.
         batch_size: m, at most n.
+
+    Example:
+        >>> Problem(dimension=1000, smoothness=1.0, initial_gap=2.0, clip_norm=1.0,
+        ...         dataset_size=50_000, batch_size=256).batch_size
+        256
     """
 
     dimension: int
@@ -111,8 +116,8 @@ def utility_bound(
         delta: δ of the theorem's noise.
         noise_multipliers: z_0 … z_{T−1} from any accountant, at least 0, in place of the three
             above: s_t = C_G·z_t/m.
-        sampling: "fixed" (m records: E‖g‖² ≤ G²) or "poisson" (m expected, and divided by:
-            E‖g‖² ≤ G²·(1 + (1 − m/n)/m)).
+        sampling: "fixed" (m records: E‖g‖² ≤ G²) or, with noise multipliers, "poisson" (m
+            expected, and divided by: E‖g‖² ≤ G²·(1 + (1 − m/n)/m)).
 
     Returns:
         A `UtilityBound`.
@@ -126,11 +131,16 @@ def utility_bound(
 
     Reference: theorems 4.2 and C.2 of the paper.
     """
+    validate.instance(Problem, problem=problem)
     eta = validate.positives(stepsizes=stepsizes)
     m, n, G = problem.batch_size, problem.dataset_size, problem.clip_norm
     spread = 0.0
     if validate.choice(("fixed", "poisson"), sampling=sampling) == "poisson":
         spread = (1.0 - m / n) / m
+    if sampling == "poisson" and noise_multipliers is None:
+        raise validate.InvalidValueError(
+            "sampling must be 'fixed' with the theorem's noise, which is for it, got 'poisson'"
+        )
     if noise_multipliers is None and not (alphas is None or epsilon is None or delta is None):
         s = _theorem_noise(problem, alphas, epsilon, delta)
     elif noise_multipliers is not None and alphas is None and epsilon is None and delta is None:
