@@ -14,11 +14,11 @@ help: ## list the targets
 
 setup: $(READY) ## make .venv and install dither in it, pinned by constraints.txt
 
-demo: $(READY) ## the main job on its default input: the paper's theory as a table and a picture
-	$(BIN)/dither theory --plot demo.png
+demo: $(READY) ## the main job on its default input: plan a run, as a table and a picture
+	$(BIN)/dither plan --plot demo.png
 
 test: lint ## lint, types, import contracts, tests, doctests
-	$(BIN)/pytest -n 2 --cov --cov-report=term
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov --cov-report=term
 
 lint: $(READY) ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .
@@ -27,10 +27,12 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 
 bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
-	$(BIN)/python benchmarks/schedules.py
+	$(BIN)/python -m benchmarks.schedules
+	$(BIN)/python -m benchmarks.accounting
+	$(BIN)/python -m benchmarks.shaping
 
 evidence: $(READY) ## the long checks: many more random cases than `make test` draws
-	HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
+	OPENBLAS_NUM_THREADS=1 HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
 
 clean: ## remove .venv, caches and what the demo wrote
 	rm -rf $(VENV) build dist demo.png .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

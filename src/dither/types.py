@@ -1,6 +1,7 @@
 """The values that travel between rooms: frozen dataclasses and Protocols."""
 
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,12 +28,14 @@ class Budget:
         delta: the target δ, in (0, 1).
         sample_rate: q, the probability that a record takes part in a step.
         accountant: name of the accountant whose cost is meant; None is the default one.
+        sampling: "poisson" or "fixed".
     """
 
     epsilon: float
     delta: float
     sample_rate: float
     accountant: str | None = None
+    sampling: str = "poisson"
 
 
 @runtime_checkable
@@ -42,6 +45,54 @@ class Allocation(Protocol):
     def alphas(self, stepsizes: ArrayLike, *, budget: Budget | None = None) -> FloatArray:
         """Return the relative noise α_1 … α_T, all positive and finite, on any common scale."""
         ...
+
+
+_RELATIONS = {"add-remove": "adding or removing one", "replace-one": "replacing one"}
+
+
+@dataclass(frozen=True)
+class PrivacyBound:
+    """An ε with everything that it takes to know what it means.
+
+    Attributes:
+        epsilon: ε; infinite where nothing is claimed.
+        delta: δ.
+        lower: a certified lower bound on the ε of the mechanism's dominating pair, if known.
+        accountant: which method gave it.
+        sampling: "poisson", "fixed" or "full".
+        relation: "add-remove" or "replace-one": how neighbouring datasets differ.
+        unit: what is added, removed or replaced.
+        is_upper_bound: whether ``epsilon`` is proven; if not, it is an estimate.
+    """
+
+    epsilon: float
+    delta: float
+    accountant: str
+    sampling: str
+    relation: str
+    lower: float | None = None
+    unit: str = "record"
+    is_upper_bound: bool = True
+
+    def __str__(self) -> str:
+        neighbours = f"{_RELATIONS[self.relation]} {self.unit}"
+        how = f"({self.accountant} accounting, {self.sampling} sampling, {neighbours})"
+        if not self.is_upper_bound:
+            return f"about ε = {self.epsilon:.4g} at δ = {self.delta:.3g}: no proof {how}"
+        claim = f"(ε = {rounded(self.epsilon, 4)}, δ = {rounded(self.delta, 3)})"
+        least = "" if self.lower is None else rounded(self.lower, 4, ROUND_FLOOR)
+        range_ = f", and not below {least} by this accounting" if least else ""
+        return f"{claim}-differentially private{range_} {how}"
+
+
+def rounded(value: float, digits: int, direction: str = ROUND_CEILING) -> str:
+    """Return the number in that many digits, rounded up: what is printed is claimed.
+
+    >>> rounded(1.23441, 4), rounded(2.0, 4), rounded(1.01e-5, 2)
+    ('1.235', '2', '1.1e-05')
+    """
+    exact = Context(prec=digits, rounding=direction).create_decimal(repr(float(value)))
+    return f"{float(exact):.{digits}g}"
 
 
 class EpsilonDelta(NamedTuple):

@@ -1,0 +1,211 @@
+"""What noise costs: ε and δ of any number of unequal noisy steps.
+
+Accountants:
+
+- ``pld``: the privacy loss distribution by its characteristic function; certified from above and
+  below (`dither.accounting.pld`). The default.
+- ``rdp``: Rényi divergences at many orders; certified, a few percent looser (`...rdp`).
+- ``gdp``: the central limit; an estimate.
+- ``theorem``, ``advanced``: the paper's privacy theorem, and its lemmas composed step by step.
+
+For noise that is chosen while training, plain composition is not enough: see `Filter` and
+`Odometer`.
+
+Sampling: ``poisson`` (each record by its own coin, neighbours add or remove one), ``fixed`` (m
+distinct records, neighbours replace one, which moves the sum by up to 2·C). ``sample_rate=1`` is
+the full batch and has a closed form. Shuffled batches are refused: no accountant here covers them.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dither import validate
+from dither.accounting import estimates, pld
+from dither.accounting.bracket import Bracket
+from dither.accounting.filter import BudgetExceededError, Filter, Odometer
+from dither.accounting.gaussian import (
+    ROUNDING,
+    gaussian_delta,
+    gaussian_epsilon,
+    single_step_delta,
+    single_step_epsilon,
+)
+from dither.accounting.rdp import (
+    ORDERS,
+    RenyiAccountant,
+    renyi_delta,
+    renyi_divergences,
+    renyi_epsilon,
+)
+from dither.types import FloatArray, PrivacyBound
+
+__all__ = [
+    "ACCOUNTANTS",
+    "ORDERS",
+    "SAMPLINGS",
+    "BudgetExceededError",
+    "Filter",
+    "Odometer",
+    "RenyiAccountant",
+    "delta",
+    "epsilon",
+    "renyi_delta",
+    "renyi_divergences",
+    "renyi_epsilon",
+]
+
+ACCOUNTANTS = ("pld", "rdp", "gdp", "theorem", "advanced")
+SAMPLINGS = ("poisson", "fixed")
+
+
+def epsilon(
+    noise_multipliers: ArrayLike,
+    *,
+    sample_rate: float,
+    delta: float,
+    sampling: str = "poisson",
+    accountant: str | None = None,
+    tolerance: float = 0.005,
+) -> PrivacyBound:
+    """Return ε of noisy steps whose noise was fixed in advance.
+
+    Guarantees: with an accountant whose result says ``is_upper_bound``, the releases of all steps
+    together are (ε, δ)-differentially private, in whatever order the steps come.
+
+    Args:
+        noise_multipliers: z, one a step: the standard deviation of the noise on the sum of clipped
+            gradients, divided by the clip norm.
+        sample_rate: q, in (0, 1].
+        delta: δ, in (0, 1).
+        sampling: "poisson" or "fixed".
+        accountant: one of `ACCOUNTANTS`; None is ``pld``.
+        tolerance: how close ``pld`` brings its certified upper and lower bounds, relatively.
+
+    Returns:
+        A `PrivacyBound`.
+
+    Example:
+        >>> bound = epsilon([1.1] * 1000, sample_rate=0.01, delta=1e-5)
+        >>> print(f"{bound.lower:.2f} to {bound.epsilon:.2f}")
+        1.51 to 1.52
+    """
+    z, q, accountant = _checked(noise_multipliers, sample_rate, sampling, accountant, tolerance)
+    delta = validate.probability(delta=delta)
+    proven, lower = True, None
+    if accountant == "pld":
+        found = _pld_epsilon(z, q, delta, sampling, tolerance)
+        value, lower = found.upper, found.lower
+    elif accountant == "rdp":
+        divergences = renyi_divergences(z, sample_rate=q, sampling=sampling)
+        value = renyi_epsilon(divergences, ORDERS, delta)
+    elif accountant == "gdp":
+        value, proven = estimates.central_limit_epsilon(z, q, delta, sampling), q == 1.0
+    elif accountant == "theorem":
+        value, proven = estimates.theorem_epsilon(z, q, delta)
+    else:
+        value, proven = estimates.advanced_epsilon(z, q, delta, sampling)
+    return _bound(value, delta, lower, accountant, sampling, q, proven=proven)
+
+
+def delta(
+    noise_multipliers: ArrayLike,
+    *,
+    sample_rate: float,
+    epsilon: float,
+    sampling: str = "poisson",
+    accountant: str | None = None,
+    tolerance: float = 0.005,
+) -> PrivacyBound:
+    """Return δ of noisy steps at a given ε; everything else is as in `epsilon`.
+
+    The accountants are ``pld``, ``rdp`` and ``gdp``; the paper's bounds are read at a given δ only.
+    ``lower`` of the result is None: the bracket here is on δ, whose upper end is returned.
+
+    Example:
+        >>> bound = delta([1.1] * 1000, sample_rate=0.01, epsilon=2.0)
+        >>> print(f"{bound.delta:.1e}")
+        7.9e-08
+    """
+    z, q, accountant = _checked(noise_multipliers, sample_rate, sampling, accountant, tolerance)
+    epsilon = validate.nonnegative(epsilon=epsilon)
+    validate.choice(("pld", "rdp", "gdp"), accountant=accountant)
+    proven = True
+    if accountant == "pld":
+        value = _pld_delta(z, q, epsilon, sampling, tolerance)
+    elif accountant == "rdp":
+        divergences = renyi_divergences(z, sample_rate=q, sampling=sampling)
+        value = renyi_delta(divergences, ORDERS, epsilon)
+    else:
+        value, proven = estimates.central_limit_delta(z, q, epsilon, sampling), q == 1.0
+    return _bound(epsilon, value, None, accountant, sampling, q, proven=proven)
+
+
+def _checked(
+    noise_multipliers: ArrayLike,
+    sample_rate: float,
+    sampling: str,
+    accountant: str | None,
+    tolerance: float,
+) -> tuple[FloatArray, float, str]:
+    z = validate.positives(noise_multipliers=noise_multipliers)
+    if z.min() < pld.LEAST_NOISE:
+        index = int(np.argmin(z))
+        raise validate.InvalidValueError(
+            f"noise_multipliers[{index}] must be at least {pld.LEAST_NOISE}, got {z[index]!s}"
+        )
+    q = validate.rate(sample_rate=sample_rate)
+    if sampling == "shuffle":
+        raise validate.InvalidValueError(
+            "sampling must be one of fixed, poisson, got 'shuffle': no accountant here covers "
+            "shuffled batches, and accounting them as Poisson would understate ε"
+        )
+    validate.choice(SAMPLINGS, sampling=sampling)
+    if not validate.positive(tolerance=tolerance) >= 1e-5:
+        raise validate.InvalidValueError(f"tolerance must be at least 1e-5, got {tolerance!r}")
+    name = "pld" if accountant is None else accountant
+    return z, q, validate.choice(ACCOUNTANTS, accountant=name)
+
+
+def _pld_epsilon(z: FloatArray, q: float, delta: float, sampling: str, tolerance: float) -> Bracket:
+    mu = pld.sensitivity(sampling) * math.sqrt(math.fsum(z**-2.0))
+    if q == 1.0:
+        return gaussian_epsilon(mu, delta)
+    if z.size == 1:
+        return single_step_epsilon(mu, q, delta)
+    return pld.bracket_epsilon(
+        z, sample_rate=q, delta=delta, sampling=sampling, tolerance=tolerance
+    )
+
+
+def _pld_delta(z: FloatArray, q: float, epsilon: float, sampling: str, tolerance: float) -> float:
+    mu = pld.sensitivity(sampling) * math.sqrt(math.fsum(z**-2.0))
+    if q == 1.0:
+        return gaussian_delta(mu, epsilon) * (1.0 + ROUNDING)
+    if z.size == 1:
+        return single_step_delta(mu, q, epsilon) * (1.0 + ROUNDING)
+    return pld.bracket_delta(
+        z, sample_rate=q, epsilon=epsilon, sampling=sampling, tolerance=tolerance
+    ).upper
+
+
+def _bound(
+    epsilon: float,
+    delta: float,
+    lower: float | None,
+    accountant: str,
+    sampling: str,
+    q: float,
+    *,
+    proven: bool,
+) -> PrivacyBound:
+    return PrivacyBound(
+        epsilon=float(epsilon),
+        delta=float(delta),
+        lower=lower,
+        accountant=accountant,
+        sampling="full" if q == 1.0 else sampling,
+        relation="replace-one" if sampling == "fixed" else "add-remove",
+        is_upper_bound=proven and math.isfinite(epsilon),
+    )

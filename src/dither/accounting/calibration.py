@@ -1,0 +1,95 @@
+"""The scale at which relative noise costs a given ε, found on the safe side."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dither import validate
+from dither.accounting import epsilon, estimates, pld
+from dither.accounting.gaussian import gaussian_delta
+from dither.types import Budget, FloatArray
+
+_MOST_NOISE = 1e8
+
+
+def calibrate(
+    alphas: FloatArray, budget: Budget, *, accuracy: float = 0.004, start: float | None = None
+) -> float:
+    """Return c such that the noise multipliers c·α cost at most ε, and more than (1 − accuracy)·ε.
+
+    The search is a secant in log c and log ε, kept inside a bracket; every probe is an upper bound.
+    ``start`` is a guess for c; by default the central limit gives one.
+
+    Raises:
+        ValueError: if no noise between 0.02 and 1e8 times the clip norm has that ε.
+    """
+    cost = _cost(alphas, budget)
+    lowest = math.log(pld.LEAST_NOISE / float(alphas.min())) + 1e-9
+    highest = math.log(_MOST_NOISE / float(alphas.min()))
+    target = math.log(budget.epsilon)
+    aim = target + math.log1p(-0.5 * accuracy)
+    guess = _central_limit_scale(alphas, budget) if start is None else math.log(start)
+    x = min(max(guess, lowest), highest)
+    low, high = (lowest, math.inf), (highest, -math.inf)
+    slope = -1.5
+    for _ in range(60):
+        y = cost(x)
+        if target + math.log1p(-accuracy) <= y <= target:
+            return math.exp(x)
+        previous = low if y > target else high
+        if math.isfinite(previous[1]) and abs(x - previous[0]) > 1e-12 and y != previous[1]:
+            slope = min(max((y - previous[1]) / (x - previous[0]), -20.0), -0.2)
+        if y > target:
+            low = (x, y)
+        else:
+            high = (x, y)
+        if high[0] - low[0] < 1e-12:
+            break
+        step = (y - aim) / -slope if math.isfinite(y) else 0.5
+        proposed = x + min(max(step, -1.0), 1.0)
+        x = proposed if low[0] < proposed < high[0] else 0.5 * (low[0] + high[0])
+    raise validate.InvalidValueError(
+        f"epsilon must be one that noise between {pld.LEAST_NOISE} and {_MOST_NOISE:g} clip norms "
+        f"can reach with this schedule, got {budget.epsilon!r}"
+    )
+
+
+def _cost(alphas: FloatArray, budget: Budget) -> Callable[[float], float]:
+    """Return the function log c → log ε."""
+
+    def log_epsilon(log_scale: float) -> float:
+        z = alphas * math.exp(log_scale)
+        if budget.accountant in (None, "pld") and z.size > 1 and budget.sample_rate < 1.0:
+            value = pld.coarse_epsilon(
+                z,
+                sample_rate=budget.sample_rate,
+                delta=budget.delta,
+                sampling=budget.sampling,
+            )
+        else:
+            value = epsilon(
+                z,
+                sample_rate=budget.sample_rate,
+                delta=budget.delta,
+                sampling=budget.sampling,
+                accountant=budget.accountant,
+            ).epsilon
+        return math.log(value) if value > 0.0 else -math.inf
+
+    return log_epsilon
+
+
+def _central_limit_scale(alphas: FloatArray, budget: Budget) -> float:
+    """Return about the right log c, by the central limit, which costs next to nothing."""
+    z = np.quantile(alphas, np.linspace(0.0, 1.0, 257)) if alphas.size > 257 else alphas
+    repeat = math.sqrt(alphas.size / z.size)
+    low, high = math.log(0.3 / float(z.min())), math.log(_MOST_NOISE / float(z.min()))
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        mu = repeat * estimates.central_limit_mu(
+            z * math.exp(middle), budget.sample_rate, budget.sampling
+        )
+        spends_more = gaussian_delta(mu, budget.epsilon) > budget.delta
+        low, high = (middle, high) if spends_more else (low, middle)
+    return high

@@ -1,0 +1,68 @@
+"""Fourier sums over scattered losses, spread over a grid, against the sum itself."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from dither.accounting import fourier
+
+
+def random_law(seed: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng([seed, 81])
+    weight = random.exponential(size=(2, number)) ** 3
+    loss = random.normal(size=(2, number)) * 10.0 ** random.uniform(-3, 1)
+    return weight / weight.sum(axis=1, keepdims=True), loss
+
+
+@pytest.mark.parametrize("number", [2, 17, 400, 5_000])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_grid_is_the_sum(seed: int, number: int) -> None:
+    weight, loss = random_law(seed, 300)
+    spacing = 0.37
+    direct = fourier._directly(weight, loss, spacing, number)
+    for row in range(2):
+        spread = fourier._by_grid(weight[row], loss[row], spacing, number)
+        # A phase n·h·L is good to a unit in its last place, in both.
+        phases = 4e-16 * number * spacing * float(np.abs(loss[row]).max())
+        assert np.abs(spread - direct[row]).max() <= fourier._grid_error(number, 300) + phases
+
+
+def test_the_error_of_the_grid_is_not_idle() -> None:
+    """A spread over 11 cells instead of 14 is caught."""
+    weight, loss = random_law(0, 300)
+    direct = fourier._directly(weight, loss, 0.37, 100)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        limit = fourier._grid_error(100, 300)
+        patch.setattr(fourier, "_HALF", 11)
+        wrong = fourier._by_grid(weight[0], loss[0], 0.37, 100)
+    assert np.abs(wrong - direct).max() > limit + 1e-13
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-3, 2.0])
+def test_the_direct_sum_is_exact_however_small(size: float) -> None:
+    weight, loss = random_law(1, 50)
+    loss = loss / np.abs(loss).max() * size
+    found = fourier._directly(weight, loss, 0.5, 30)
+    with mpmath.workdps(40):
+        for n in (1, 7, 29):
+            terms = [
+                mpmath.mpf(w) * (mpmath.expj(mpmath.mpf(0.5) * n * mpmath.mpf(x)) - 1)
+                for w, x in zip(weight[0], loss[0], strict=True)
+            ]
+            truth = mpmath.fsum(terms)
+            most = sum(float(abs(term)) for term in terms)
+            assert float(abs(mpmath.mpc(found[0, n]) - truth)) <= 1e-14 * most
+
+
+def test_the_dearer_way_is_left_where_it_is_dearer() -> None:
+    weight, loss = random_law(2, 300)
+    few = fourier.fourier_excess(weight, loss, 0.37, 40)
+    assert (few.error, few.additions) == (0.0, 300)
+    assert few.values.shape == (2, 40)
+    many = fourier.fourier_excess(weight, loss, 0.37, 70_000)
+    assert 0.0 < many.error < 1e-12
+    np.testing.assert_allclose(many.values[:, :40], few.values, atol=many.error + 1e-13)
+    assert fourier.work(300, 70_000) < 0.4 * 300 * 70_000
+    assert math.isclose(fourier.work(300, 40), 12_000.0)
