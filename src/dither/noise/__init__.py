@@ -10,6 +10,7 @@ array([1., 2.])
 
 from dither.noise.custom import Custom
 from dither.noise.growth_bound import GrowthBound
+from dither.noise.optimal import Optimal
 from dither.noise.power import Matched, Power, Uniform
 
-__all__ = ["Custom", "GrowthBound", "Matched", "Power", "Uniform"]
+__all__ = ["Custom", "GrowthBound", "Matched", "Optimal", "Power", "Uniform"]
