@@ -25,31 +25,55 @@ name                       symbol              meaning
 =========================  ==================  ====================================================
 
 The rooms, in the order in which they may import each other: ``types``, ``validate``,
-``schedules`` (step sizes), ``theory`` (the paper's statements), ``noise`` (relative noise for
-given step sizes), ``reports`` (figures), ``cli`` (the ``dither`` command).
+``schedules`` (step sizes), ``theory`` (the paper's statements), ``accounting`` (what noise costs),
+``noise`` (relative noise for given step sizes), ``planning`` (all of that in one frozen plan),
+``reports`` (figures), ``cli`` (the ``dither`` command).
 """
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dither.types import Allocation, Budget, Schedule
+from dither.types import Allocation, Budget, PrivacyBound, Schedule
 
 if TYPE_CHECKING:
-    from dither import noise, reports, schedules, theory
+    from dither import accounting, noise, reports, schedules, theory
+    from dither.accounting import delta, epsilon
+    from dither.planning import Plan, plan
 
 __version__ = "0.1.0"
-__all__ = ["Allocation", "Budget", "Schedule", "noise", "reports", "schedules", "theory"]
+__all__ = [
+    "Allocation",
+    "Budget",
+    "Plan",
+    "PrivacyBound",
+    "Schedule",
+    "accounting",
+    "delta",
+    "epsilon",
+    "noise",
+    "plan",
+    "reports",
+    "schedules",
+    "theory",
+]
 
-_ROOMS = frozenset({"noise", "reports", "schedules", "theory"})
+_ROOMS = frozenset({"accounting", "noise", "reports", "schedules", "theory"})
+_HOMES = {
+    "Plan": "planning",
+    "delta": "accounting",
+    "epsilon": "accounting",
+    "plan": "planning",
+}
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Open a room on first use, so that ``import dither`` stays quick."""
     if name in _ROOMS:
         return import_module(f"dither.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"dither.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'dither' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_ROOMS])
+    return sorted([*globals(), *_ROOMS, *_HOMES])

@@ -1,0 +1,378 @@
+"""A plan: step sizes and noise for every step, and the ε that they were proven to cost."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dither import accounting, validate
+from dither.accounting import pld
+from dither.accounting.calibration import calibrate
+from dither.noise import Custom, Matched, Optimal, Uniform
+from dither.schedules import Constant, Table
+from dither.types import Allocation, Budget, FloatArray, PrivacyBound, Schedule
+
+_FORMAT = "dither-plan-1"
+_NOISES: dict[str, Allocation] = {
+    "uniform": Uniform(),
+    "matched": Matched(),
+    "optimal": Optimal(),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything that decides a run's privacy, frozen: what was accounted is what runs.
+
+    Make one with `plan`, `Plan.from_noise_multipliers`, `Plan.from_json` or, for comparisons
+    without privacy, `Plan.unsafe_without_noise`. Plans are equal if their fingerprints are.
+
+    Attributes:
+        stepsizes: η_0 … η_{T−1}.
+        noise_multipliers: z_0 … z_{T−1}.
+        clip_norm: C_G.
+        dataset_size: n, public.
+        batch_size: m, public, expected.
+        sampling: "poisson" or "fixed".
+        bound: the certified (ε, δ) of all steps.
+    """
+
+    stepsizes: FloatArray
+    noise_multipliers: FloatArray
+    clip_norm: float
+    dataset_size: int
+    batch_size: int
+    sampling: str
+    bound: PrivacyBound
+    _curve: dict[int, float] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Freeze the arrays for good."""
+        for name in ("stepsizes", "noise_multipliers"):
+            frozen = np.frombuffer(np.asarray(getattr(self, name), np.float64).tobytes())
+            object.__setattr__(self, name, frozen)
+        validate.same_length(self.stepsizes.size, noise_multipliers=self.noise_multipliers)
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return int(self.stepsizes.size)
+
+    @property
+    def sample_rate(self) -> float:
+        """Q = m/n."""
+        return self.batch_size / self.dataset_size
+
+    @property
+    def accountant(self) -> str:
+        """Which accountant proved the bound."""
+        return self.bound.accountant
+
+    @classmethod
+    def from_noise_multipliers(
+        cls,
+        noise_multipliers: ArrayLike,
+        *,
+        delta: float,
+        dataset_size: int,
+        batch_size: int,
+        clip_norm: float = 1.0,
+        stepsizes: Schedule | ArrayLike | None = None,
+        sampling: str = "poisson",
+        accountant: str | None = None,
+    ) -> "Plan":
+        """Price a given schedule of noise multipliers.
+
+        Example:
+            >>> priced = Plan.from_noise_multipliers(
+            ...     [1.0] * 100, delta=1e-5, dataset_size=60_000, batch_size=256)
+            >>> round(priced.bound.epsilon, 2)
+            0.29
+        """
+        z = validate.positives(noise_multipliers=noise_multipliers)
+        m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
+        bound = accounting.epsilon(
+            z, sample_rate=m / n, delta=delta, sampling=sampling, accountant=accountant
+        )
+        eta = _stepsizes(Constant(1.0) if stepsizes is None else stepsizes, z.size)
+        return cls(eta, z, validate.positive(clip_norm=clip_norm), n, m, sampling, bound)
+
+    @classmethod
+    def unsafe_without_noise(
+        cls,
+        *,
+        steps: int,
+        dataset_size: int,
+        batch_size: int,
+        clip_norm: float = math.inf,
+        stepsizes: Schedule | ArrayLike | None = None,
+        sampling: str = "poisson",
+    ) -> "Plan":
+        """Return a plan without noise, for comparisons and tests: it claims ε = ∞.
+
+        Example:
+            >>> plain = Plan.unsafe_without_noise(steps=10, dataset_size=100, batch_size=10)
+            >>> plain.bound.epsilon
+            inf
+        """
+        m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
+        T = validate.step_count(steps=steps)
+        norm = clip_norm if clip_norm == math.inf else validate.positive(clip_norm=clip_norm)
+        relation = "replace-one" if sampling == "fixed" else "add-remove"
+        validate.choice(accounting.SAMPLINGS, sampling=sampling)
+        bound = PrivacyBound(math.inf, 0.0, "none", sampling, relation, is_upper_bound=False)
+        eta = _stepsizes(Constant(1.0) if stepsizes is None else stepsizes, T)
+        return cls(eta, np.zeros(T), norm, n, m, sampling, bound)
+
+    def spent(self, step: int) -> float:
+        """Return an upper bound on ε after that many steps, for curves and progress bars.
+
+        The first call accounts some thirty prefixes of the plan; between two of them the later
+        one's ε is returned. Stopping at a step that was chosen by looking at the data needs more.
+
+        Example:
+            >>> priced = Plan.from_noise_multipliers(
+            ...     [1.0] * 100, delta=1e-5, dataset_size=60_000, batch_size=256)
+            >>> priced.spent(0), priced.spent(100) == priced.bound.epsilon
+            (0.0, True)
+        """
+        t = 0 if step == 0 else validate.count(step=step)
+        if t > self.steps:
+            raise validate.InvalidValueError(f"step must be at most {self.steps}, got {step!r}")
+        if not math.isfinite(self.bound.epsilon):
+            return 0.0 if t == 0 else math.inf
+        knots, epsilons = self.spending()
+        return float(epsilons[np.searchsorted(knots, t)])
+
+    def spending(self) -> tuple[np.ndarray, FloatArray]:
+        """Return the accounted prefixes behind `spent`: numbers of steps, and ε after each."""
+        if not self._curve:
+            self._curve.update(self._prefixes())
+        return np.array([*self._curve]), np.array([*self._curve.values()])
+
+    def _prefixes(self) -> dict[int, float]:
+        T = self.steps
+        linear, early = np.linspace(1, T, 21), np.geomspace(1, T, 9)
+        knots = np.unique(np.concatenate([linear, early]).round().astype(int))
+        curve, least = {0: 0.0, T: self.bound.epsilon}, self.bound.epsilon
+        for knot in knots[-2::-1]:
+            # A prefix costs no more than what it is a prefix of.
+            least = min(least, self._prefix(int(knot)))
+            curve[int(knot)] = least
+        return dict(sorted(curve.items()))
+
+    def _prefix(self, knot: int) -> float:
+        z, q, delta = self.noise_multipliers[:knot], self.sample_rate, self.bound.delta
+        if self.accountant == "pld" and knot > 1 and q < 1.0:
+            return pld.rough_epsilon(z, sample_rate=q, delta=delta, sampling=self.sampling)
+        return accounting.epsilon(
+            z,
+            sample_rate=q,
+            delta=delta,
+            sampling=self.sampling,
+            accountant=self.accountant,
+        ).epsilon
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that matters; the same for equal plans on every machine."""
+        return hashlib.sha256(json.dumps(self._fields(), sort_keys=True).encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def _fields(self) -> dict[str, Any]:
+        bound = {key: _written(value) for key, value in asdict(self.bound).items()}
+        return {
+            "format": _FORMAT,
+            "stepsizes": self.stepsizes.tolist(),
+            "noise_multipliers": self.noise_multipliers.tolist(),
+            "clip_norm": _written(self.clip_norm),
+            "dataset_size": self.dataset_size,
+            "batch_size": self.batch_size,
+            "sampling": self.sampling,
+            "bound": bound,
+        }
+
+    def to_json(self) -> str:
+        """Return the plan as JSON; `from_json` gives back the same plan to the last bit."""
+        return json.dumps({**self._fields(), "fingerprint": self.fingerprint}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Read a plan, and account it again: a file that claims less than it costs is refused."""
+        try:
+            fields = json.loads(text)
+        except json.JSONDecodeError as problem:
+            raise validate.InvalidValueError(f"plan must be JSON, got {problem}") from None
+        known = {*cls.unsafe_without_noise(steps=1, dataset_size=1, batch_size=1)._fields()}
+        if not isinstance(fields, dict) or {*fields} != {*known, "fingerprint"}:
+            raise validate.InvalidValueError(
+                f"plan must have the fields {', '.join(sorted(known))}"
+            )
+        validate.choice((_FORMAT,), format=fields["format"])
+        bound = {key: _read(value) for key, value in fields["bound"].items()}
+        m, n = validate.batch_within(
+            batch_size=fields["batch_size"], dataset_size=fields["dataset_size"]
+        )
+        eta = validate.positives(stepsizes=fields["stepsizes"])
+        z = validate.nonnegatives(noise_multipliers=fields["noise_multipliers"])
+        norm = _read(fields["clip_norm"])
+        loaded = cls(eta, z, norm, n, m, fields["sampling"], PrivacyBound(**bound))
+        if loaded.fingerprint != fields["fingerprint"]:
+            raise validate.InvalidValueError("plan must be unchanged since it was saved")
+        loaded._account_again()
+        return loaded
+
+    def _account_again(self) -> None:
+        if math.isinf(self.bound.epsilon):
+            return
+        found = accounting.epsilon(
+            self.noise_multipliers,
+            sample_rate=self.sample_rate,
+            delta=self.bound.delta,
+            sampling=self.sampling,
+            accountant=self.accountant,
+        )
+        least = found.epsilon * (1.0 - 1e-6)  # what another machine may round differently
+        if self.bound.epsilon < least or (self.bound.is_upper_bound and not found.is_upper_bound):
+            raise validate.InvalidValueError(
+                f"plan must not claim less than it costs, got ε = {self.bound.epsilon:.6g} for "
+                f"noise that costs {found.epsilon:.6g}"
+            )
+
+    def __str__(self) -> str:
+        z, eta = self.noise_multipliers, self.stepsizes
+        head = (
+            f"{self.steps:,} steps, {self.sampling} sampling of m = {self.batch_size:,} out of "
+            f"n = {self.dataset_size:,} (q = {self.sample_rate:.6g}), "
+            f"clip norm {self.clip_norm:g}\n"
+            f"step size   {eta[0]:.6g} first, {eta[-1]:.6g} last\n"
+        )
+        if math.isinf(self.bound.epsilon):
+            return f"{head}UNSAFE: no noise is added and nothing is claimed, ε = ∞"
+        return (
+            f"{head}noise z     {z[0]:.6g} first, {z[-1]:.6g} last, {z.min():.6g} least, "
+            f"{z.max():.6g} most\n"
+            f"privacy     {self.bound}\n"
+            f"fingerprint {self.fingerprint[:16]}"
+        )
+
+
+def plan(
+    *,
+    epsilon: float,
+    delta: float,
+    dataset_size: int,
+    batch_size: int,
+    steps: int | None = None,
+    epochs: float | None = None,
+    clip_norm: float = 1.0,
+    stepsizes: Schedule | ArrayLike = Constant(1.0),  # noqa: B008 - a frozen value
+    noise: Allocation | ArrayLike | str = "optimal",
+    accountant: str | None = None,
+    sampling: str = "poisson",
+) -> Plan:
+    """Plan the noise of every step so that the whole run costs at most (ε, δ).
+
+    Guarantees: the plan's ``bound.epsilon`` is at most ``epsilon``, checked by the accountant after
+    the search, and within half a percent of it.
+
+    Args:
+        epsilon: the target ε, positive.
+        delta: δ, in (0, 1).
+        dataset_size: n, public.
+        batch_size: m, expected and public, at most n.
+        steps: T; or
+        epochs: T = ceil(epochs·n/m). Exactly one of the two.
+        clip_norm: C_G, positive.
+        stepsizes: a schedule, or one step size a step.
+        noise: an allocation, one α a step, or "optimal", "matched", "uniform".
+        accountant: which accountant's ε is meant; None is the tightest sound one.
+        sampling: "poisson" or "fixed".
+
+    Returns:
+        A `Plan`.
+
+    Example:
+        >>> from dither.schedules import Linear
+        >>> made = plan(epsilon=3.0, delta=1e-5, dataset_size=60_000, batch_size=256, epochs=1,
+        ...             stepsizes=Linear(2.0, 0.01))
+        >>> made.steps, 2.985 <= made.bound.epsilon <= 3.0
+        (235, True)
+    """
+    m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
+    if (steps is None) == (epochs is None):
+        raise validate.InvalidTypeError(
+            f"plan takes exactly one of steps and epochs, got steps={steps!r}, epochs={epochs!r}"
+        )
+    length: object = steps
+    if epochs is not None:
+        length = math.ceil(validate.positive(epochs=epochs) * n / m)
+    T = validate.step_count(steps=length)
+    eta = _stepsizes(stepsizes, T)
+    budget = Budget(
+        validate.positive(epsilon=epsilon),
+        validate.probability(delta=delta),
+        m / n,
+        accountant,
+        sampling,
+    )
+    # Everything but the noise is checked before any of it is searched for.
+    accounting.epsilon(
+        [1.0], sample_rate=m / n, delta=delta, sampling=sampling, accountant=accountant
+    )
+    allocation = _allocation(noise)
+    alphas = allocation.alphas(eta, budget=budget)
+    target, start = budget, 1.0 if isinstance(allocation, Optimal) else None
+    for attempt in range(8):
+        start = calibrate(alphas, target, accuracy=5e-4, start=start)
+        made = Plan.from_noise_multipliers(
+            alphas * start,
+            delta=delta,
+            dataset_size=n,
+            batch_size=m,
+            clip_norm=clip_norm,
+            stepsizes=eta,
+            sampling=sampling,
+            accountant=accountant,
+        )
+        reached = made.bound.epsilon / budget.epsilon
+        if (0.999 if attempt < 2 else 0.995) <= reached <= 1.0:
+            return made
+        # The certificate is finer than the search's probes; aim between its limits.
+        target = replace(target, epsilon=target.epsilon * 0.9997 / reached)
+    raise validate.InvalidValueError(
+        f"epsilon must be one that this accountant can tell to half a percent, got {epsilon!r}"
+    )
+
+
+def _allocation(noise: Allocation | ArrayLike | str) -> Allocation:
+    if isinstance(noise, str):
+        return _NOISES[validate.choice(_NOISES, noise=noise)]
+    if isinstance(noise, Allocation) and not isinstance(noise, type):
+        return noise
+    return Custom(validate.positives(noise=noise))
+
+
+def _stepsizes(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
+    if isinstance(stepsizes, Schedule) and not isinstance(stepsizes, type):
+        return validate.same_length(
+            T, stepsizes=validate.positives(stepsizes=stepsizes.stepsizes(T))
+        )
+    return Table(validate.positives(stepsizes=stepsizes)).stepsizes(T)
+
+
+def _written(value: object) -> object:
+    return "infinity" if value == math.inf else value
+
+
+def _read(value: Any) -> Any:
+    return math.inf if value == "infinity" else value
