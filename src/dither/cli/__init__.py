@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from dither import __version__, validate
-from dither.cli import theory
+from dither.cli import account, plan, theory
 
-_COMMANDS = (theory,)
+_COMMANDS = (plan, account, theory)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -43,6 +43,40 @@ def add_schedule(parser: argparse.ArgumentParser, *, default_steps: int) -> None
     )
 
 
+def add_data(parser: argparse.ArgumentParser, *, dataset_size: int) -> None:
+    """Add n, m and C_G."""
+    parser.add_argument(
+        "--dataset-size",
+        type=number,
+        default=dataset_size,
+        metavar="N",
+        help="public number of records, n",
+    )
+    parser.add_argument(
+        "--batch-size", type=number, default=256, metavar="M", help="records in a step, m"
+    )
+    parser.add_argument(
+        "--clip-norm", type=number, default=1.0, metavar="C", help="bound on a gradient, C_G"
+    )
+
+
+def add_problem(parser: argparse.ArgumentParser) -> None:
+    """Add what the utility bounds need to know of the problem."""
+    parser.add_argument(
+        "--dimension", type=number, default=100_000, metavar="D", help="number of parameters, d"
+    )
+    parser.add_argument(
+        "--smoothness",
+        type=number,
+        default=1.0,
+        metavar="L",
+        help="Lipschitz constant of the gradient, L",
+    )
+    parser.add_argument(
+        "--initial-gap", type=number, default=2.3, metavar="GAP", help="D_F = F(start) − minimum"
+    )
+
+
 def schedule_of(arguments: argparse.Namespace) -> Schedule:
     """Return the schedule that the options describe."""
     schedule = schedules.parse(arguments.schedule)

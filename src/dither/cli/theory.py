@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dither import noise, theory, validate
-from dither.cli.options import add_schedule, number, schedule_of, steps_of
+from dither.cli.options import add_data, add_problem, add_schedule, number, schedule_of, steps_of
 from dither.types import Allocation, FloatArray
 
 NAME = "theory"
@@ -23,32 +23,9 @@ _PAPER_STEPS = 60 * 196
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options; the defaults are the setting of the paper's figure 1."""
     add_schedule(parser, default_steps=_PAPER_STEPS)
-    parser.add_argument(
-        "--dataset-size",
-        type=number,
-        default=50_000,
-        metavar="N",
-        help="public number of records, n",
-    )
-    parser.add_argument(
-        "--batch-size", type=number, default=256, metavar="M", help="records in a step, m"
-    )
-    parser.add_argument(
-        "--clip-norm", type=number, default=2.5, metavar="C", help="bound on a gradient, C_G"
-    )
-    parser.add_argument(
-        "--dimension", type=number, default=100_000, metavar="D", help="number of parameters, d"
-    )
-    parser.add_argument(
-        "--smoothness",
-        type=number,
-        default=1.0,
-        metavar="L",
-        help="Lipschitz constant of the gradient, L",
-    )
-    parser.add_argument(
-        "--initial-gap", type=number, default=2.3, metavar="GAP", help="D_F = F(start) − minimum"
-    )
+    add_data(parser, dataset_size=50_000)
+    parser.set_defaults(clip_norm=2.5)
+    add_problem(parser)
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--epsilon", type=number, default=51.2, help="ε of the privacy theorem")
     budget.add_argument(

@@ -1,0 +1,171 @@
+"""Plan a run: uniform, matched and optimal noise for a budget, side by side."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from dither import accounting, theory, validate
+from dither.cli.options import add_data, add_problem, add_schedule, number, schedule_of, steps_of
+from dither.planning import Plan, plan
+
+NAME = "plan"
+HELP = "plan the noise of every step for a privacy budget, and compare ways to shape it"
+
+_NOISES = ("uniform", "matched", "optimal")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options; the defaults are a run on MNIST."""
+    parser.add_argument("--epsilon", type=number, default=1.0, help="ε, the target")
+    parser.add_argument("--delta", type=number, default=1e-5, help="δ")
+    add_data(parser, dataset_size=60_000)
+    add_schedule(parser, default_steps=5_000)
+    add_problem(parser)
+    parser.add_argument("--noise", choices=_NOISES, default="optimal", help="which one to save")
+    parser.add_argument("--sampling", choices=accounting.SAMPLINGS, default="poisson")
+    parser.add_argument("--accountant", choices=accounting.ACCOUNTANTS, default="pld")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--plot",
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="draw noise, noise that reaches the parameters and ε over the steps",
+    )
+    parser.add_argument(
+        "--save", default=argparse.SUPPRESS, metavar="FILE", help="save the plan as JSON"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Plan all three, draw, save, print."""
+    from dither.reports import plan_figure, save_figure
+    from dither.reports.figures import checked_figure_path
+
+    plot, save = getattr(arguments, "plot", None), getattr(arguments, "save", None)
+    if plot is not None:
+        checked_figure_path(plot)
+    if save is not None and not Path(save).resolve().parent.is_dir():
+        raise validate.InvalidValueError(f"save must be in a folder that exists, got {save!r}")
+    schedule, steps = schedule_of(arguments), steps_of(arguments)
+    console = Console(stderr=True)
+    plans = {
+        name: plan(
+            epsilon=arguments.epsilon,
+            delta=arguments.delta,
+            dataset_size=arguments.dataset_size,
+            batch_size=arguments.batch_size,
+            steps=steps,
+            clip_norm=arguments.clip_norm,
+            stepsizes=schedule,
+            noise=name,
+            accountant=arguments.accountant,
+            sampling=arguments.sampling,
+        )
+        for name in track(
+            _NOISES, "planning", console=console, transient=True, disable=not console.is_terminal
+        )
+    }
+    if plot is not None:
+        save_figure(plan_figure(plans), plot)
+    if save is not None:
+        _write(Path(save), plans[arguments.noise].to_json())
+    columns = {name: _column(arguments, made, plans["uniform"]) for name, made in plans.items()}
+    if arguments.json:
+        json.dump({"schedule": repr(schedule), "steps": steps, **columns}, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        _print(plans[arguments.noise], arguments.noise, columns)
+        for what, where in (("picture", plot), (f"{arguments.noise} plan", save)):
+            if where is not None:
+                sys.stdout.write(f"The {what} is in {where}.\n")
+
+
+def _column(arguments: argparse.Namespace, made: Plan, uniform: Plan) -> dict[str, Any]:
+    """Return what there is to compare of one plan."""
+    problem = theory.Problem(
+        dimension=arguments.dimension,
+        smoothness=arguments.smoothness,
+        initial_gap=arguments.initial_gap,
+        clip_norm=made.clip_norm,
+        dataset_size=made.dataset_size,
+        batch_size=made.batch_size,
+    )
+    z, eta = made.noise_multipliers, made.stepsizes
+    bound = theory.utility_bound(
+        problem,
+        eta,
+        noise_multipliers=z,
+        sampling="poisson" if made.sampling != "fixed" else "fixed",
+    )
+    reached = float(np.sum((eta * z) ** 2))
+    return {
+        "first_noise_multiplier": float(z[0]),
+        "last_noise_multiplier": float(z[-1]),
+        "noise_that_reaches_the_parameters": reached,
+        "relative_to_uniform": reached
+        / float(np.sum((uniform.stepsizes * uniform.noise_multipliers) ** 2)),
+        "improvement_by_the_theorem": theory.improvement(eta, z),
+        "utility_bound": bound.total,
+        **{f"epsilon_{name}": cost for name, cost in prices(made).items()},
+        "fingerprint": made.fingerprint,
+    }
+
+
+def prices(made: Plan) -> dict[str, float | None]:
+    """Return ε of a plan by every accountant, None where one gives nothing."""
+    found = {}
+    for name in accounting.ACCOUNTANTS:
+        bound = accounting.epsilon(
+            made.noise_multipliers,
+            sample_rate=made.sample_rate,
+            delta=made.bound.delta,
+            sampling=made.sampling,
+            accountant=name,
+        )
+        found[name] = bound.epsilon if np.isfinite(bound.epsilon) else None
+    return found
+
+
+_ROWS = {
+    "first_noise_multiplier": "noise multiplier z, first step",
+    "last_noise_multiplier": "noise multiplier z, last step",
+    "noise_that_reaches_the_parameters": "noise that reaches the parameters, Σ(ηz)²",
+    "relative_to_uniform": "    relative to uniform",
+    "improvement_by_the_theorem": "M_dp/M, by the paper's cost",
+    "utility_bound": "utility bound, min E‖∇F‖²",
+    "epsilon_pld": "ε by pld (certified)",
+    "epsilon_rdp": "ε by rdp (certified)",
+    "epsilon_gdp": "ε by gdp (an estimate)",
+    "epsilon_theorem": "ε by the paper's theorem",
+    "epsilon_advanced": "ε by the paper's lemmas",
+}
+
+
+def _print(made: Plan, name: str, columns: dict[str, dict[str, Any]]) -> None:
+    console = Console(highlight=False)
+    table = Table()
+    table.add_column("at the same budget")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for key, label in _ROWS.items():
+        cells = (columns[column][key] for column in columns)
+        table.add_row(label, *("–" if cell is None else f"{cell:.5g}" for cell in cells))
+    console.print(table)
+    console.print(f"The {name} plan: {made}", markup=False)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the whole file or nothing."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

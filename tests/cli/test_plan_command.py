@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import dither
+from dither import Plan
+from dither.cli import main
+
+QUICK = ["--steps", "60", "--batch-size", "2000", "--schedule", "linear:start=1,end=0.1"]
+
+
+def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(argv) == 0
+    return capsys.readouterr().out
+
+
+def test_plan_compares_saves_and_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved, picture = tmp_path / "plan.json", tmp_path / "plan.png"
+    argv = ["plan", *QUICK, "--save", str(saved), "--plot", str(picture), "--noise", "matched"]
+    out = run(argv, capsys)
+    assert "relative to uniform" in out
+    assert "matched plan" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "plan.png"]
+    made = Plan.from_json(saved.read_text(encoding="utf-8"))
+    expected = dither.plan(
+        epsilon=1.0,
+        delta=1e-5,
+        dataset_size=60_000,
+        batch_size=2000,
+        steps=60,
+        stepsizes=dither.schedules.Linear(1.0, 0.1),
+        noise="matched",
+    )
+    assert made == expected
+    account = run(["account", str(saved)], capsys)
+    assert f"{made.bound.epsilon:.5g}" in account
+
+
+def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    out = json.loads(run(["plan", "--json", *QUICK, "--epsilon", "2"], capsys))
+    assert out["steps"] == 60
+    assert out["uniform"]["relative_to_uniform"] == 1.0
+    assert out["optimal"]["relative_to_uniform"] < 1.0
+    for name in ("uniform", "matched", "optimal"):
+        assert 1.99 <= out[name]["epsilon_pld"] <= 2.0
+
+
+def test_account_of_equal_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["account", "--noise-multiplier", "1.1", "--sample-rate", "0.01"]
+    argv += ["--steps", "1000", "--delta", "1e-5"]
+    out = json.loads(run([*argv, "--json"], capsys))
+    bound = dither.epsilon([1.1] * 1000, sample_rate=0.01, delta=1e-5)
+    assert out["pld"] == {
+        "epsilon": bound.epsilon,
+        "lower": bound.lower,
+        "is_upper_bound": True,
+    }
+    assert not out["gdp"]["is_upper_bound"]
+    table = run(argv, capsys)
+    for name in ("pld", "rdp", "gdp", "theorem", "advanced"):
+        assert name in table
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("plan --epsilon 0", "epsilon must be a positive, finite number, got 0"),
+        ("plan --delta 2", "delta must be strictly between 0 and 1, got 2"),
+        ("plan --noise cosine", "argument --noise: invalid choice: 'cosine'"),
+        ("plan --sampling shuffle", "argument --sampling: invalid choice: 'shuffle'"),
+        ("plan --save no/such/folder.json", "save must be in a folder that exists"),
+        ("plan --plot plan.txt", "plot must end in one of"),
+        ("account nothing.json", "plan must be a file that exists, got 'nothing.json'"),
+        ("account broken.json", "plan must be JSON"),
+        ("account binary.json", "plan must be a JSON file"),
+        ("account --steps 3", "account needs a plan, or also --noise-multiplier, --sample-rate"),
+        ("account broken.json --steps 3", "account takes a plan (and --delta), or"),
+        (
+            "account --noise-multiplier 0 --sample-rate 0.1 --steps 3 --delta 1e-5",
+            "noise_multiplier must be a positive, finite number, got 0",
+        ),
+        (
+            "account --noise-multiplier 1 --sample-rate 2 --steps 3 --delta 1e-5",
+            "sample_rate must be above 0 and at most 1, got 2",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    argv: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        main(argv.split())
+    assert exit_.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+    assert len(list(tmp_path.iterdir())) == 2
