@@ -3,21 +3,17 @@
 Run by ``make bench``; writes benchmarks/results/schedules.json.
 """
 
-import json
-import platform
-import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from dither import Schedule, __version__, noise, schedules
+from benchmarks.recording import record
+from dither import Schedule, noise, schedules
 
 STEPS = 10**6
 REPEATS = 9
-RESULTS = Path(__file__).parent / "results" / "schedules.json"
 
 
 def main() -> None:
@@ -60,22 +56,7 @@ def main() -> None:
     }
     for name, row in rows.items():
         print(f"{name:60s} {row['ms']:8.2f} ms {row['ratio']:7.1f} x numpy.sqrt")
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    record = {
-        "command": "make bench",
-        "commit": commit,
-        "versions": {
-            "dither": __version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "steps": STEPS,
-        "repeats": REPEATS,
-        "results": rows,
-    }
-    RESULTS.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    record("schedules", "make bench", ("numpy",), {"steps": STEPS, "repeats": REPEATS, **rows})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Benchmarks against peers, in one run; results are in results/."""
