@@ -13,7 +13,7 @@ from dither import accounting, validate
 from dither.accounting import pld
 from dither.accounting.calibration import calibrate
 from dither.noise import Custom, Matched, Optimal, Uniform
-from dither.schedules import Constant, Table
+from dither.schedules import Constant
 from dither.types import Allocation, Budget, FloatArray, PrivacyBound, Schedule
 
 _FORMAT = "dither-plan-1"
@@ -140,9 +140,11 @@ class Plan:
             >>> priced.spent(0), priced.spent(100) == priced.bound.epsilon
             (0.0, True)
         """
-        t = 0 if step == 0 else validate.count(step=step)
-        if t > self.steps:
-            raise validate.InvalidValueError(f"step must be at most {self.steps}, got {step!r}")
+        if isinstance(step, bool) or step not in range(self.steps + 1):
+            raise validate.InvalidValueError(
+                f"step must be a whole number from 0 to {self.steps}, got {step!r}"
+            )
+        t = int(step)
         if not math.isfinite(self.bound.epsilon):
             return 0.0 if t == 0 else math.inf
         knots, epsilons = self.spending()
@@ -180,7 +182,7 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """A hash of everything that matters; the same for equal plans on every machine."""
-        return hashlib.sha256(json.dumps(self._fields(), sort_keys=True).encode()).hexdigest()
+        return _hashed(self._fields())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.fingerprint == other.fingerprint
@@ -208,45 +210,40 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         """Read a plan, and account it again: a file that claims less than it costs is refused."""
-        try:
-            fields = json.loads(text)
-        except json.JSONDecodeError as problem:
-            raise validate.InvalidValueError(f"plan must be JSON, got {problem}") from None
+        fields = _parsed(text)
         known = {*cls.unsafe_without_noise(steps=1, dataset_size=1, batch_size=1)._fields()}
         if not isinstance(fields, dict) or {*fields} != {*known, "fingerprint"}:
             raise validate.InvalidValueError(
-                f"plan must have the fields {', '.join(sorted(known))}"
+                f"plan must have the fields {', '.join(sorted(known))} and fingerprint"
             )
+        fingerprint = fields.pop("fingerprint")
+        if fingerprint != _hashed(fields):
+            raise validate.InvalidValueError("plan must be unchanged since it was saved")
         validate.choice((_FORMAT,), format=fields["format"])
-        bound = {key: _read(value) for key, value in fields["bound"].items()}
-        m, n = validate.batch_within(
-            batch_size=fields["batch_size"], dataset_size=fields["dataset_size"]
-        )
+        claimed = fields["bound"]
+        if not isinstance(claimed, dict) or {*claimed} != {*PrivacyBound.__dataclass_fields__}:
+            raise validate.InvalidValueError(f"plan must have a whole bound, got {claimed!r}")
+        made = cls._priced(fields)
+        return replace(made, bound=_checked_claim(made.bound, claimed))
+
+    @classmethod
+    def _priced(cls, fields: dict[str, Any]) -> "Plan":
+        """Return the plan that these fields describe, with what it costs by our own count."""
         eta = validate.positives(stepsizes=fields["stepsizes"])
         z = validate.nonnegatives(noise_multipliers=fields["noise_multipliers"])
+        sizes = {name: fields[name] for name in ("dataset_size", "batch_size", "sampling")}
         norm = _read(fields["clip_norm"])
-        loaded = cls(eta, z, norm, n, m, fields["sampling"], PrivacyBound(**bound))
-        if loaded.fingerprint != fields["fingerprint"]:
-            raise validate.InvalidValueError("plan must be unchanged since it was saved")
-        loaded._account_again()
-        return loaded
-
-    def _account_again(self) -> None:
-        if math.isinf(self.bound.epsilon):
-            return
-        found = accounting.epsilon(
-            self.noise_multipliers,
-            sample_rate=self.sample_rate,
-            delta=self.bound.delta,
-            sampling=self.sampling,
-            accountant=self.accountant,
+        if not z.any():
+            return cls.unsafe_without_noise(steps=z.size, clip_norm=norm, stepsizes=eta, **sizes)
+        claimed = fields["bound"]
+        return cls.from_noise_multipliers(
+            z,
+            delta=claimed["delta"],
+            clip_norm=norm,
+            stepsizes=eta,
+            accountant=validate.choice(accounting.ACCOUNTANTS, accountant=claimed["accountant"]),
+            **sizes,
         )
-        least = found.epsilon * (1.0 - 1e-6)  # what another machine may round differently
-        if self.bound.epsilon < least or (self.bound.is_upper_bound and not found.is_upper_bound):
-            raise validate.InvalidValueError(
-                f"plan must not claim less than it costs, got ε = {self.bound.epsilon:.6g} for "
-                f"noise that costs {found.epsilon:.6g}"
-            )
 
     def __str__(self) -> str:
         z, eta = self.noise_multipliers, self.stepsizes
@@ -329,13 +326,16 @@ def plan(
     accounting.epsilon(
         [1.0], sample_rate=m / n, delta=delta, sampling=sampling, accountant=accountant
     )
-    allocation = _allocation(noise)
+    validate.positive(clip_norm=clip_norm)
+    allocation = _allocation(noise, T)
     alphas = allocation.alphas(eta, budget=budget)
-    target, start = budget, 1.0 if isinstance(allocation, Optimal) else None
+    target, start, floor = budget, None, 0.0
+    if isinstance(allocation, Optimal):
+        start, floor = 1.0, allocation.floor if alphas.min() >= allocation.floor else 0.0
     for attempt in range(8):
-        start = calibrate(alphas, target, accuracy=5e-4, start=start)
+        start = calibrate(alphas, target, accuracy=5e-4, start=start, floor=floor)
         made = Plan.from_noise_multipliers(
-            alphas * start,
+            np.maximum(alphas * start, floor),
             delta=delta,
             dataset_size=n,
             batch_size=m,
@@ -354,12 +354,12 @@ def plan(
     )
 
 
-def _allocation(noise: Allocation | ArrayLike | str) -> Allocation:
+def _allocation(noise: Allocation | ArrayLike | str, T: int) -> Allocation:
     if isinstance(noise, str):
         return _NOISES[validate.choice(_NOISES, noise=noise)]
     if isinstance(noise, Allocation) and not isinstance(noise, type):
         return noise
-    return Custom(validate.positives(noise=noise))
+    return Custom(validate.same_length(T, noise=validate.positives(noise=noise)))
 
 
 def _stepsizes(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
@@ -367,7 +367,47 @@ def _stepsizes(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
         return validate.same_length(
             T, stepsizes=validate.positives(stepsizes=stepsizes.stepsizes(T))
         )
-    return Table(validate.positives(stepsizes=stepsizes)).stepsizes(T)
+    return validate.same_length(T, stepsizes=validate.positives(stepsizes=stepsizes))
+
+
+def _hashed(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _parsed(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise validate.InvalidValueError(f"plan must have finite numbers, got {constant}")
+
+    try:
+        return json.loads(validate.instance(str, text=text), parse_constant=refuse)
+    except json.JSONDecodeError as problem:
+        raise validate.InvalidValueError(f"plan must be JSON, got {problem}") from None
+
+
+def _checked_claim(found: PrivacyBound, claimed: dict[str, Any]) -> PrivacyBound:
+    """Return the bound as it was claimed, if it says nothing that our own count does not."""
+    for name, value in asdict(found).items():
+        said = claimed[name]
+        if name in ("epsilon", "lower"):
+            continue
+        if type(said) is not type(value) or said != value:
+            raise validate.InvalidValueError(
+                f"plan must claim only what was counted: bound.{name} is {value!r}, got {said!r}"
+            )
+    epsilon, lower = _read(claimed["epsilon"]), claimed["lower"]
+    # Another machine may round differently.
+    enough = type(epsilon) is float and epsilon >= found.epsilon * (1.0 - 1e-6)
+    if not enough or math.isinf(epsilon) != math.isinf(found.epsilon):
+        raise validate.InvalidValueError(
+            f"plan must not claim less than it costs, got ε = {epsilon!r} for noise that costs "
+            f"{found.epsilon:.6g}"
+        )
+    in_order = type(lower) is float and 0.0 <= lower <= min(found.epsilon, epsilon)
+    if not (lower is None if found.lower is None else in_order):
+        raise validate.InvalidValueError(
+            f"plan must claim only what was counted: bound.lower is {found.lower!r}, got {lower!r}"
+        )
+    return replace(found, epsilon=epsilon, lower=lower)
 
 
 def _written(value: object) -> object:

@@ -134,7 +134,7 @@ def test_lemmas_by_hand(seed: int, sampling: str) -> None:
 
 def test_lemmas_that_overflow_claim_nothing() -> None:
     bound = accounting.epsilon(
-        [0.03] * 10, sample_rate=0.1, delta=1e-9, sampling="fixed", accountant="advanced"
+        [0.04] * 10, sample_rate=0.1, delta=1e-9, sampling="fixed", accountant="advanced"
     )
     assert (bound.epsilon, bound.is_upper_bound) == (math.inf, False)
     bound = accounting.epsilon([1.0], sample_rate=1e-4, delta=0.5, accountant="advanced")

@@ -120,3 +120,39 @@ def test_one_step_goes_on_where_two_begin() -> None:
             two = accounting.epsilon([z, 1e6], sample_rate=q, delta=delta, sampling=sampling)
             assert two.lower is not None
             assert two.lower * (1.0 - 1e-3) <= one.epsilon <= two.epsilon
+
+
+@pytest.mark.parametrize(
+    ("z", "q", "delta"), [(0.0237, 1e-6, 5e-7), (0.02, 1e-3, 1e-4), (0.02, 0.9, 1e-9)]
+)
+def test_single_steps_whose_loss_is_hundreds_of_nats(z: float, q: float, delta: float) -> None:
+    """e^ε overflows here, and e^ε/q before it."""
+    with mpmath.workdps(50):
+        mu, rate = 1 / mpmath.mpf(z), mpmath.mpf(q)
+        bound = accounting.epsilon([z], sample_rate=q, delta=delta)
+        at = mpmath.mpf(bound.epsilon)
+        assert at > 690
+        assert worst(mu, rate, at, "poisson") <= delta
+        assert worst(mu, rate, at * (1 - mpmath.mpf("1e-9")), "poisson") > delta
+        for epsilon in (690.0, 698.0, 701.0, 720.0):
+            truth = worst(mu, rate, mpmath.mpf(epsilon), "poisson")
+            claimed = accounting.delta([z], sample_rate=q, epsilon=epsilon).delta
+            assert truth <= claimed <= truth * (1 + mpmath.mpf("1e-9"))
+
+
+@pytest.mark.parametrize("delta", [0.3, 0.499, 0.5, 0.505, 0.9])
+@pytest.mark.parametrize("mu", [0.3, 20.0, 60.0])
+def test_full_batches_at_a_large_delta(mu: float, delta: float) -> None:
+    with mpmath.workdps(50):
+        z, exact = full_batch(mu, "poisson")
+        bound = accounting.epsilon(z, sample_rate=1.0, delta=delta)
+        assert bound.lower is not None
+        assert gaussian_delta(exact, mpmath.mpf(bound.epsilon)) <= delta
+        if bound.epsilon > 0.0:
+            assert gaussian_delta(exact, mpmath.mpf(bound.lower)) >= delta
+            assert bound.lower >= bound.epsilon * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize(("z", "q"), [([10.0], 1.0), ([10.0], 0.5), ([10.0, 10.0], 1.0)])
+def test_noise_never_gives_a_delta_of_zero(z: list[float], q: float) -> None:
+    assert accounting.delta(z, sample_rate=q, epsilon=100.0).delta > 0.0

@@ -57,7 +57,8 @@ def test_fractional_orders_against_quadrature(seed: int, sampling: str) -> None:
     truth = max(mpmath.log1p(moment_excess(mu, q, order - 1.0, kind)) for kind in kinds)
     truth /= mpmath.mpf(order - 1.0)
     (ours,) = renyi_divergences([z], sample_rate=q, orders=[order], sampling=sampling)
-    assert 0.0 <= float(ours / truth - 1) <= 2e-11
+    # Rounded up by 2e-20 of M besides, which is seen where the divergence is tiny.
+    assert 0.0 <= float(ours / truth - 1) <= 2e-11 + 4e-20 / (float(truth) * (order - 1.0))
     assert step_divergence(mu, q, order, sampling) == pytest.approx(ours, rel=1e-12)
 
 
@@ -271,9 +272,17 @@ def test_large_orders_of_fixed_batches_need_little_memory() -> None:
 def test_refuses_orders_that_are_not_above_one() -> None:
     with pytest.raises(ValueError, match="orders must be above 1, got 1"):
         renyi_divergences([1.0], sample_rate=0.1, orders=[1.0, 2.0])
+    with pytest.raises(ValueError, match="orders must be above 1, got 0.5"):
+        RenyiAccountant(orders=[0.5, 2.0])
     with pytest.raises(ValueError, match="sampling must be one of fixed, poisson, got 'shuffle'"):
         RenyiAccountant(sampling="shuffle")
     with pytest.raises(ValueError, match="noise_multiplier must be a positive, finite number"):
         RenyiAccountant().step(0.0, sample_rate=0.1)
     with pytest.raises(ValueError, match="delta must be strictly between 0 and 1, got 0"):
         RenyiAccountant().epsilon(0)
+
+
+def test_what_is_not_a_number_claims_nothing() -> None:
+    nothing = np.array([math.nan, 1.0])
+    assert renyi_epsilon(nothing, np.array([2.0, 3.0]), 1e-5) == math.inf
+    assert renyi_delta(nothing, np.array([2.0, 3.0]), 1.0) == 1.0

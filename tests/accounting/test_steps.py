@@ -277,3 +277,21 @@ def test_the_bracket_rejects_buckets_that_are_swapped() -> None:
 def test_equal_steps_are_one_group() -> None:
     steps = reduce_steps(np.full(1000, 0.3), 0.01)
     assert (steps.mus.tolist(), steps.counts.tolist(), steps.buckets) == ([0.3], [1000.0], None)
+
+
+def test_one_strong_step_among_many_equal_ones() -> None:
+    """Too many to sort, and nothing to bucket."""
+    steps = reduce_steps(np.array([1.0] + [0.01] * 60_000), 0.025)
+    assert steps.buckets is None
+    assert (steps.mus.tolist(), steps.counts.tolist()) == ([0.01, 1.0], [60_000.0, 1.0])
+
+
+@pytest.mark.parametrize("kind", ["poisson-remove", "fixed"])
+def test_the_strongest_steps_can_be_bucketed(kind: Kind) -> None:
+    """μ = 50 is the largest that is accounted: its tails do not underflow yet."""
+    mus = np.linspace(40.0, 50.0, 600)
+    steps = reduce_steps(mus, 0.025)
+    assert steps.buckets is not None
+    assert np.isfinite(steps.buckets.powers_up).all()
+    exact = math.fsum(log_moments(mus, 0.01, 2.0, kind))
+    assert exact * (1.0 - 1e-12) <= steps.log_moment(0.01, 2.0, kind) <= exact * 1.02

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import math
 from typing import Any
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 import dither
 from dither import Plan
-from dither.noise import Custom, GrowthBound, Matched, Uniform
+from dither.noise import Custom, GrowthBound, Matched, Optimal, Uniform
 from dither.schedules import Constant, InverseSqrt, Linear
 
 SETTING: dict[str, Any] = {
@@ -184,7 +185,7 @@ def test_spending_rises_to_the_bound_and_covers_every_prefix(made: Plan) -> None
         )
         assert exact.lower is not None
         assert made.spent(step) >= exact.lower
-    with pytest.raises(ValueError, match="step must be at most 300, got 301"):
+    with pytest.raises(ValueError, match="step must be a whole number from 0 to 300, got 301"):
         made.spent(301)
     with pytest.raises(ValueError, match="step must be a whole number of at least 1, got -1"):
         made.spent(-1)
@@ -221,8 +222,8 @@ def test_str_is_for_a_review(made: Plan) -> None:
         ({"batch_size": 70_000}, ValueError, "batch_size must be at most dataset_size"),
         ({"clip_norm": -1.0}, ValueError, "clip_norm must be a positive, finite number, got -1.0"),
         ({"noise": "cosine"}, ValueError, "noise must be one of matched, optimal, uniform"),
-        ({"noise": [1.0, 2.0]}, ValueError, "values must have one entry a step, 300 in all, got 2"),
-        ({"stepsizes": [1.0]}, ValueError, "steps must be the table's length, 1, got 300"),
+        ({"noise": [1.0, 2.0]}, ValueError, "noise must have one entry a step, 300 in all, got 2"),
+        ({"stepsizes": [1.0]}, ValueError, "stepsizes must have one entry a step, 300 in all, got 1"),
         ({"sampling": "shuffle"}, ValueError, "sampling must be one of fixed, poisson"),
         ({"accountant": "magic"}, ValueError, "accountant must be one of .*, got 'magic'"),
         ({"epsilon": 1e6}, ValueError, "epsilon must be one that noise between 0.02 and 1e"),
@@ -242,3 +243,96 @@ def test_bad_input(change: dict[str, Any], error: type[Exception], message: str)
     setting = {"noise": "uniform", **SETTING, **change}
     with pytest.raises(error, match=message):
         dither.plan(**setting)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epsilon", -math.inf),
+        ("epsilon", math.nan),
+        ("epsilon", 0.01),
+        ("epsilon", "abc"),
+        ("epsilon", "infinity"),
+        ("epsilon", [9]),
+        ("lower", 100.0),
+        ("lower", None),
+        ("relation", "add-remove"),
+        ("relation", "zzz"),
+        ("unit", "user"),
+        ("sampling", "poisson"),
+        ("accountant", "gdp"),
+        ("is_upper_bound", ""),
+        ("is_upper_bound", False),
+        ("delta", 1e-9),
+    ],
+)
+def test_a_forged_bound_is_refused(name: str, value: object) -> None:
+    """The fingerprint is made anew, as a forger would."""
+    setting: dict[str, Any] = {"dataset_size": 60_000, "batch_size": 256, "sampling": "fixed"}
+    fields = json.loads(Plan.from_noise_multipliers([1.0] * 100, delta=1e-5, **setting).to_json())
+    check_forged(fields, fields["bound"], name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("clip_norm", -1.0),
+        ("clip_norm", math.nan),
+        ("clip_norm", "infinity"),
+        ("clip_norm", "abc"),
+        ("noise_multipliers", [0.0] * 100),
+        ("noise_multipliers", [1.0] * 99 + [0.0]),
+        ("noise_multipliers", [0.5] * 100),
+        ("bound", None),
+        ("bound", [1]),
+        ("bound", {"epsilon": 1.0}),
+        ("dataset_size", "many"),
+        ("sampling", "shuffle"),
+        ("format", 2),
+    ],
+)
+def test_a_forged_plan_is_refused(name: str, value: object) -> None:
+    setting: dict[str, Any] = {"dataset_size": 60_000, "batch_size": 256}
+    fields = json.loads(Plan.from_noise_multipliers([1.0] * 100, delta=1e-5, **setting).to_json())
+    check_forged(fields, fields, name, value)
+
+
+def fingerprint_of(fields: dict[str, Any]) -> str:
+    rest = {name: value for name, value in fields.items() if name != "fingerprint"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def check_forged(fields: dict[str, Any], part: dict[str, Any], name: str, value: object) -> None:
+    assert Plan.from_json(json.dumps(fields)).fingerprint == fingerprint_of(fields)
+    part[name] = value
+    fields["fingerprint"] = fingerprint_of(fields)
+    with pytest.raises((ValueError, TypeError)) as problem:
+        Plan.from_json(json.dumps(fields))
+    assert type(problem.value).__name__.startswith("Invalid")
+    assert "\n" not in str(problem.value)
+
+
+def test_from_json_wants_text() -> None:
+    with pytest.raises(TypeError, match="text must be a str, got"):
+        Plan.from_json(None)  # type: ignore[arg-type]
+
+
+def test_the_floor_of_optimal_noise_holds() -> None:
+    setting: dict[str, Any] = {"delta": 1e-5, "dataset_size": 60_000, "batch_size": 256}
+    made = dither.plan(
+        epsilon=3.0,
+        steps=400,
+        stepsizes=InverseSqrt(1.0),
+        noise=Optimal(floor=0.55),
+        **setting,
+    )
+    assert made.noise_multipliers.min() == 0.55
+    assert made.noise_multipliers.max() > 0.6
+    assert 3.0 * 0.995 <= made.bound.epsilon <= 3.0
+    # A floor above what the budget takes leaves uniform noise, and the budget is used all the same.
+    high, flat = (
+        dither.plan(epsilon=1.0, steps=100, noise=noise, **setting)
+        for noise in (Optimal(floor=100.0), "uniform")
+    )
+    assert 0.995 <= high.bound.epsilon <= 1.0
+    np.testing.assert_allclose(high.noise_multipliers, flat.noise_multipliers, rtol=1e-3)

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from dither import validate
 from dither.accounting import estimates, pld
 from dither.accounting.bracket import Bracket
-from dither.accounting.filter import BudgetExceededError, Filter, Odometer
+from dither.accounting.filter import BudgetExceededError, Filter, Odometer, order_for
 from dither.accounting.gaussian import (
     ROUNDING,
     gaussian_delta,
@@ -51,6 +51,7 @@ __all__ = [
     "RenyiAccountant",
     "delta",
     "epsilon",
+    "order_for",
     "renyi_delta",
     "renyi_divergences",
     "renyi_epsilon",
@@ -58,6 +59,7 @@ __all__ = [
 
 ACCOUNTANTS = ("pld", "rdp", "gdp", "theorem", "advanced")
 SAMPLINGS = ("poisson", "fixed")
+_LEAST_DELTA = 1e-300  # no noise gives δ = 0; below this it underflows
 
 
 def epsilon(
@@ -150,11 +152,6 @@ def _checked(
     tolerance: float,
 ) -> tuple[FloatArray, float, str]:
     z = validate.positives(noise_multipliers=noise_multipliers)
-    if z.min() < pld.LEAST_NOISE:
-        index = int(np.argmin(z))
-        raise validate.InvalidValueError(
-            f"noise_multipliers[{index}] must be at least {pld.LEAST_NOISE}, got {z[index]!s}"
-        )
     q = validate.rate(sample_rate=sample_rate)
     if sampling == "shuffle":
         raise validate.InvalidValueError(
@@ -162,6 +159,12 @@ def _checked(
             "shuffled batches, and accounting them as Poisson would understate ε"
         )
     validate.choice(SAMPLINGS, sampling=sampling)
+    least = pld.least_noise(sampling)
+    if z.min() < least:
+        index = int(np.argmin(z))
+        raise validate.InvalidValueError(
+            f"noise_multipliers[{index}] must be at least {least}, got {z[index]!s}"
+        )
     if not validate.positive(tolerance=tolerance) >= 1e-5:
         raise validate.InvalidValueError(f"tolerance must be at least 1e-5, got {tolerance!r}")
     name = "pld" if accountant is None else accountant
@@ -182,9 +185,9 @@ def _pld_epsilon(z: FloatArray, q: float, delta: float, sampling: str, tolerance
 def _pld_delta(z: FloatArray, q: float, epsilon: float, sampling: str, tolerance: float) -> float:
     mu = pld.sensitivity(sampling) * math.sqrt(math.fsum(z**-2.0))
     if q == 1.0:
-        return gaussian_delta(mu, epsilon) * (1.0 + ROUNDING)
+        return max(gaussian_delta(mu, epsilon) * (1.0 + ROUNDING), _LEAST_DELTA)
     if z.size == 1:
-        return single_step_delta(mu, q, epsilon) * (1.0 + ROUNDING)
+        return max(single_step_delta(mu, q, epsilon) * (1.0 + ROUNDING), _LEAST_DELTA)
     return pld.bracket_delta(
         z, sample_rate=q, epsilon=epsilon, sampling=sampling, tolerance=tolerance
     ).upper

@@ -14,20 +14,27 @@ _MOST_NOISE = 1e8
 
 
 def calibrate(
-    alphas: FloatArray, budget: Budget, *, accuracy: float = 0.004, start: float | None = None
+    alphas: FloatArray,
+    budget: Budget,
+    *,
+    accuracy: float = 0.004,
+    start: float | None = None,
+    floor: float = 0.0,
+    share: float = 1.0,
 ) -> float:
-    """Return c such that the noise multipliers c·α cost at most ε, and more than (1 − accuracy)·ε.
+    """Return c such that noise max(c·α, floor) costs that share of ε or up to ``accuracy`` less.
 
     The search is a secant in log c and log ε, kept inside a bracket; every probe is an upper bound.
     ``start`` is a guess for c; by default the central limit gives one.
 
     Raises:
-        ValueError: if no noise between 0.02 and 1e8 times the clip norm has that ε.
+        ValueError: if no noise from the floor, or 0.02, to 1e8 times the clip norm has that ε.
     """
-    cost = _cost(alphas, budget)
-    lowest = math.log(pld.LEAST_NOISE / float(alphas.min())) + 1e-9
+    least = max(pld.least_noise(budget.sampling), floor)
+    cost = _cost(alphas, budget, least)
+    lowest = math.log(least / float(alphas.max())) + 1e-9
     highest = math.log(_MOST_NOISE / float(alphas.min()))
-    target = math.log(budget.epsilon)
+    target = math.log(share * budget.epsilon)
     aim = target + math.log1p(-0.5 * accuracy)
     guess = _central_limit_scale(alphas, budget) if start is None else math.log(start)
     x = min(max(guess, lowest), highest)
@@ -50,16 +57,16 @@ def calibrate(
         proposed = x + min(max(step, -1.0), 1.0)
         x = proposed if low[0] < proposed < high[0] else 0.5 * (low[0] + high[0])
     raise validate.InvalidValueError(
-        f"epsilon must be one that noise between {pld.LEAST_NOISE} and {_MOST_NOISE:g} clip norms "
-        f"can reach with this schedule, got {budget.epsilon!r}"
+        f"epsilon must be one that noise between {least:g} and {_MOST_NOISE:g} clip norms can "
+        f"reach with this schedule, got {budget.epsilon!r}"
     )
 
 
-def _cost(alphas: FloatArray, budget: Budget) -> Callable[[float], float]:
+def _cost(alphas: FloatArray, budget: Budget, least: float) -> Callable[[float], float]:
     """Return the function log c → log ε."""
 
     def log_epsilon(log_scale: float) -> float:
-        z = alphas * math.exp(log_scale)
+        z = np.maximum(alphas * math.exp(log_scale), least)
         if budget.accountant in (None, "pld") and z.size > 1 and budget.sample_rate < 1.0:
             value = pld.coarse_epsilon(
                 z,

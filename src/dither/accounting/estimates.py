@@ -15,8 +15,10 @@ def central_limit_mu(z: FloatArray, sample_rate: float, sampling: str) -> float:
 
     Poisson: q·√(Σ(e^(1/z²) − 1)) (Bu, Dong, Long and Su 2020). Fixed size, replace-one:
     q·√(2·Σ(e^(μ²)·Φ(3μ/2) + 3·Φ(−μ/2) − 2)), μ = 2/z (Dong, Roth and Su 2022). An estimate, not a
-    bound: it can be far too small where single steps matter.
+    bound: it can be far too small where single steps matter. A full batch is that mechanism itself.
     """
+    if sample_rate == 1.0:
+        return (2.0 if sampling == "fixed" else 1.0) * math.sqrt(math.fsum(z**-2.0))
     if sampling == "fixed":
         mu = np.minimum(2.0 / z, 25.0)
         each = 2.0 * (np.exp(mu**2) * ndtr(1.5 * mu) + 3.0 * ndtr(-0.5 * mu) - 2.0)

@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq, minimize_scalar
 
 from dither import validate
-from dither.accounting.pld import KINDS, LEAST_NOISE, sensitivity
+from dither.accounting.pld import KINDS, least_noise, sensitivity
 from dither.accounting.transform import log_moments
 from dither.types import FloatArray, PrivacyBound
 
@@ -181,7 +181,10 @@ class Filter(_Sums):
             BudgetExceededError: no order has room for the step; nothing was counted.
             ValueError: an argument is outside its range; nothing was counted.
         """
-        z, q = _checked_noise(noise_multiplier), validate.rate(sample_rate=sample_rate)
+        z, q = (
+            _checked_noise(noise_multiplier, self._sampling),
+            validate.rate(sample_rate=sample_rate),
+        )
         after = self._with(z, q, 1)
         if not self._fits(after):
             least = self.affordable(q) * (1.0 + 1e-5)
@@ -200,8 +203,8 @@ class Filter(_Sums):
             steps: how many steps with this noise are to fit; 1 spends all that is left.
 
         Returns:
-            z, at least `LEAST_NOISE`, on the safe side: charging it ``steps`` times is admitted.
-            math.inf when nothing is left.
+            z, at least 0.02 (0.04 for fixed batches), on the safe side: charging it ``steps`` times
+            is admitted. math.inf when nothing is left.
         """
         q, k = validate.rate(sample_rate=sample_rate), validate.step_count(steps=steps)
         z = min(self._least_noise(index, q, k) for index in range(len(self._orders)))
@@ -233,7 +236,7 @@ class Filter(_Sums):
         def excess(log_z: float) -> float:
             return math.log(_cost(math.exp(log_z), q, a, self._sampling) / left)
 
-        low = max(low, LEAST_NOISE)
+        low = max(low, least_noise(self._sampling))
         if high <= low or excess(math.log(low)) <= 0.0:
             return low
         return math.exp(brentq(excess, math.log(low), math.log(high), xtol=1e-13, rtol=1e-13))
@@ -281,7 +284,10 @@ class Odometer(_Sums):
             noise_multiplier: z of the step, chosen from earlier releases only.
             sample_rate: q of the step, in (0, 1], chosen likewise.
         """
-        z, q = _checked_noise(noise_multiplier), validate.rate(sample_rate=sample_rate)
+        z, q = (
+            _checked_noise(noise_multiplier, self._sampling),
+            validate.rate(sample_rate=sample_rate),
+        )
         self._spent = self._with(z, q, 1)
 
     def epsilon(self) -> float:
@@ -386,11 +392,11 @@ def _checked_orders(orders: ArrayLike) -> tuple[float, ...]:
     return tuple(values.tolist())
 
 
-def _checked_noise(noise_multiplier: float) -> float:
-    z = validate.positive(noise_multiplier=noise_multiplier)
-    if z < LEAST_NOISE:
+def _checked_noise(noise_multiplier: float, sampling: str) -> float:
+    z, least = validate.positive(noise_multiplier=noise_multiplier), least_noise(sampling)
+    if z < least:
         raise validate.InvalidValueError(
-            f"noise_multiplier must be at least {LEAST_NOISE}, got {noise_multiplier!r}"
+            f"noise_multiplier must be at least {least}, got {noise_multiplier!r}"
         )
     return z
 

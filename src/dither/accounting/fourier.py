@@ -23,7 +23,7 @@ _FINE = 6  # cells of the grid for every frequency
 def work(losses: int, number: int) -> float:
     """Return about how many products a sum takes."""
     direct = float(losses) * number
-    return direct if direct <= _DIRECT else min(direct, 80.0 * losses + 100.0 * number)
+    return direct if direct <= _DIRECT else min(direct, 250.0 * losses + 100.0 * number)
 
 
 class Sums(NamedTuple):

@@ -32,9 +32,9 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
         t = -a * root + half * (1.0 + _NODES)
         slope = 2.0 / math.sqrt(math.pi) - 2.0 * t * erfcx(t)
         return 0.5 * math.exp(-0.5 * a * a) * half * float(_WEIGHTS @ slope)
-    if a > 0.0:
-        return float(ndtr(a)) - math.exp(min(epsilon, 700.0)) * float(ndtr(b))
     # e^ε·φ(b) = φ(a), so that both terms share the factor e^(−a²/2) and nothing overflows.
+    if a > 0.0:
+        return float(ndtr(a)) - 0.5 * math.exp(-0.5 * a * a) * float(erfcx(-b * root))
     tails = float(erfcx(-a * root)) - float(erfcx(-b * root))
     return 0.5 * math.exp(-0.5 * a * a) * tails
 
@@ -55,14 +55,17 @@ def single_step_delta(mu: float, sample_rate: float, epsilon: float) -> float:
     kept·δ_G(ε′) with e^ε′ = 1 + (e^ε − 1)/kept.
     """
     q = sample_rate
-    if epsilon > 700.0:
-        return q * gaussian_delta(mu, epsilon - math.log(q))
-    kept = q - (1.0 - q) * math.expm1(epsilon)
+    kept = q - (1.0 - q) * math.expm1(min(epsilon, 700.0))
     return max(
-        share * gaussian_delta(mu, math.log1p(math.expm1(epsilon) / share))
-        for share in (q, kept)
-        if share > 0.0
+        share * gaussian_delta(mu, _inner(epsilon, share)) for share in (q, kept) if share > 0.0
     )
+
+
+def _inner(epsilon: float, share: float) -> float:
+    """Return log(1 + (e^ε − 1)/share), for small and for large ε."""
+    if epsilon < 1.0:
+        return math.log1p(math.expm1(epsilon) / share)
+    return epsilon + math.log(-math.expm1(-epsilon) / share + math.exp(-epsilon))
 
 
 def single_step_epsilon(mu: float, sample_rate: float, delta: float) -> Bracket:

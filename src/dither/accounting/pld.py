@@ -37,8 +37,8 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     "poisson": ("poisson-remove", "poisson-add"),
     "fixed": ("fixed",),
 }
-LEAST_NOISE = 0.02
-_MOST_WORK = 1e9
+_STRONGEST = 50.0  # μ, beyond which differences of Gaussian tails underflow
+_MOST_WORK = 4e9  # products; a frequency of a group counts for 1,000, for the sake of memory
 _FEW_POINTS = 48
 _PROBES = 6
 
@@ -121,14 +121,15 @@ class Curve:
             best = min(best, (max(below, above), float(tilt)))
         return best[1], best[0]
 
-    def alias(self, epsilon: float, tilt: float, period: float) -> float:
-        """Bound Σ_{k≠0} e^(−θkR)·δ(ε − kR) from what is known of the moments."""
+    def alias(self, epsilon: float, tilt: float, period: float, tau: float) -> float:
+        """Bound Σ_{k≠0} e^(−θkR)·δ(ε − kR), δ smoothed, from what is known of the moments."""
         below = math.exp(-tilt * period) / -math.expm1(-tilt * period)
         above = math.inf
         for order, log_m in self._moments.items():
             if order > tilt * 1.05:
                 fall = (order - tilt) * period
-                first = log_m - order * epsilon - fall
+                smooth = 0.5 * tau * tau * order * (order + 1.0)
+                first = log_m + smooth - order * epsilon - fall
                 above = min(above, math.exp(min(first, 700.0)) / -math.expm1(-fall))
         return below + above
 
@@ -143,7 +144,7 @@ class Integral:
         steps, q, kind = curve._steps, curve._q, curve._kind
         enough, self._dropped = _needed(steps, q, tilt, self._spacing, number, tau, kind)
         nodes = node_count(steps.strongest, q, tilt, self._spacing * enough, kind)
-        if steps.groups * work(nodes, enough) > _MOST_WORK:
+        if steps.groups * max(work(nodes, enough), 1000.0 * enough) > _MOST_WORK:
             raise TooFineError(f"{enough} frequencies and {nodes} nodes would be needed")
         omega = self._spacing * np.arange(enough, dtype=np.float64)
         s = tilt + 1j * omega
@@ -163,7 +164,7 @@ class Integral:
     def lower(self, epsilon: float) -> float:
         """Return a certified lower bound on δ(ε); it may be negative."""
         value = self._down.value(epsilon, self._tilt, self._omega, sign=-1.0)
-        alias = self._curve.alias(epsilon, self._tilt, self._period)
+        alias = self._curve.alias(epsilon, self._tilt, self._period, self._tau)
         return value - self._lost(epsilon, self._down) - alias
 
     @property
@@ -276,7 +277,7 @@ def _sizes(
     change = 3.0 * float((scale[:, 0] * start.mean_loss).max())
     stride = min(max(int(6.0 / (count * change * spacing)), 1), number - 1)
     nodes = node_count(float(mus[-1]), q, tilt, spacing * number, kind)
-    if mus.size * work(nodes, number // stride) > 0.1 * _MOST_WORK:
+    if mus.size * work(nodes, number // stride) > 0.02 * _MOST_WORK:
         raise TooFineError(f"{number // stride} frequencies and {nodes} nodes would be needed")
     found = transforms(mus, q, tilt, spacing * stride, (number - 1) // stride + 2, kind)
     m = (1.0 + found.excess) * scale
@@ -386,6 +387,11 @@ def rough_epsilon(
 def sensitivity(sampling: str) -> float:
     """Return by how many clip norms a neighbour moves the sum."""
     return 2.0 if sampling == "fixed" else 1.0
+
+
+def least_noise(sampling: str) -> float:
+    """Return the smallest noise multiplier that is accounted."""
+    return sensitivity(sampling) / _STRONGEST
 
 
 def reduced(noise_multipliers: FloatArray, sampling: str, width: float) -> Steps:

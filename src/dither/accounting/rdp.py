@@ -43,27 +43,34 @@ def renyi_divergences(
     """
     z = validate.positives(noise_multipliers=noise_multipliers)
     q = validate.rate(sample_rate=sample_rate)
-    at = validate.positives(orders=orders)
-    if at.min() <= 1.0:
-        raise validate.InvalidValueError(f"orders must be above 1, got {at.min():g}")
+    at = _checked_orders(orders)
     validate.choice(KINDS, sampling=sampling)
     steps = reduced(z, sampling, 0.005)
     kind = KINDS[sampling][0]
     return np.array([steps.log_moment(q, a - 1.0, kind) / (a - 1.0) for a in at])
 
 
+def _checked_orders(orders: ArrayLike) -> FloatArray:
+    at = validate.positives(orders=orders)
+    if at.min() <= 1.0:
+        raise validate.InvalidValueError(f"orders must be above 1, got {at.min():g}")
+    return at
+
+
 def renyi_epsilon(divergences: FloatArray, orders: FloatArray, delta: float) -> float:
     """Return the smallest ε that RDP at these orders gives for δ."""
     below = orders - 1.0
     room = np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / below
-    return max(0.0, float(np.min(divergences + room)))
+    found = float(np.min(divergences + room))
+    return math.inf if math.isnan(found) else max(0.0, found)
 
 
 def renyi_delta(divergences: FloatArray, orders: FloatArray, epsilon: float) -> float:
     """Return the smallest δ that RDP at these orders gives for ε."""
     below = orders - 1.0
     log_delta = below * (divergences - epsilon + np.log1p(-1.0 / orders)) - np.log(orders)
-    return min(1.0, math.exp(min(0.0, float(np.min(log_delta)))))
+    found = float(np.min(log_delta))
+    return 1.0 if math.isnan(found) else math.exp(min(max(found, -690.0), 0.0))
 
 
 class RenyiAccountant:
@@ -78,7 +85,7 @@ class RenyiAccountant:
     """
 
     def __init__(self, *, orders: ArrayLike = ORDERS, sampling: str = "poisson") -> None:
-        self.orders = validate.positives(orders=orders)
+        self.orders = _checked_orders(orders)
         self.sampling = validate.choice(KINDS, sampling=sampling)
         self.divergences = np.zeros(self.orders.size)
         self._known: dict[tuple[float, float], FloatArray] = {}
@@ -94,6 +101,8 @@ class RenyiAccountant:
                 [key[0]], sample_rate=key[1], orders=self.orders, sampling=self.sampling
             )
         self.divergences += self._known[key]
+        # Each addition may round down by half a unit in the last place.
+        self.divergences *= 1.0 + 2.3e-16
 
     def epsilon(self, delta: float) -> float:
         """Return ε of the steps so far, if their number and noise were fixed in advance."""

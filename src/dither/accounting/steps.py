@@ -245,8 +245,10 @@ def reduce_steps(mus: FloatArray, width: float) -> Steps:
         distinct, number = np.unique(mus, return_counts=True)
         if distinct.size <= _EXACT_GROUPS:
             return Steps(distinct, number.astype(np.float64))
-    distinct, number = np.unique(mus[strong], return_counts=True)
     rest = mus[~strong]
+    if rest.size and rest.min() == rest.max():
+        strong, rest = np.ones(mus.size, dtype=bool), rest[:0]
+    distinct, number = np.unique(mus[strong], return_counts=True)
     buckets = _bucketed(rest, width) if rest.size else None
     return Steps(distinct, number.astype(np.float64), buckets)
 

@@ -28,6 +28,7 @@ from dither.types import FloatArray
 
 Kind = Literal["poisson-remove", "poisson-add", "fixed"]
 
+_MOST_AT_ONCE = 500_000  # nodes, for the sake of memory
 _CUT = 46.0  # nats below the maximum at which the integrand is cut off: e^-46 is 1e-20
 _GAIN = 40.0  # nats by which the quadrature error is below the integral
 _RULE = np.polynomial.legendre.leggauss(64)
@@ -46,7 +47,7 @@ def rounding(mus: FloatArray, theta: float) -> FloatArray:
 
 
 def log_moments(mus: FloatArray, q: float, theta: float, kind: Kind) -> FloatArray:
-    """Return log M(θ) for every μ, rounded up by about 1e-12 of min(log M, 1), and 4e-21.
+    """Return log M(θ) for every μ, rounded up by about 1e-12 of min(log M, 1), and 2e-20.
 
     E[w] = 1, so that M − 1 = E[w^κ − 1 − κ·(w − 1)] with κ = θ + 1 or −θ: an integral of
     something that is never negative, in which nothing cancels. Where (θ+1)·μ is in the thousands,
@@ -68,7 +69,7 @@ def log_moments(mus: FloatArray, q: float, theta: float, kind: Kind) -> FloatArr
 
 def _slack(log_m: FloatArray, mus: FloatArray, q: float, theta: float) -> FloatArray:
     """Return how far off log M(θ) may be: by rounding, and by what lies beyond the cut."""
-    return np.minimum(log_m, 1.0) * rounding(mus, theta) + 4e-21 * (1.0 + (theta + 1.0) * q)
+    return np.minimum(log_m, 1.0) * rounding(mus, theta) + 2e-20 * (1.0 + (theta + 1.0) * q)
 
 
 def is_far(mu: float, theta: float, kind: Kind) -> bool:
@@ -111,7 +112,8 @@ def transforms(
     """Return the transforms at ω = 0, spacing, …, (number−1)·spacing."""
     excess = np.empty((mus.size, number), dtype=complex)
     error, mean = np.empty((mus.size, number)), np.empty(mus.size)
-    for part in _alike(mus, 16, kind):
+    nodes = node_count(float(mus.max()), q, theta, spacing * (number - 1), kind) if mus.size else 1
+    for part in _alike(mus, max(1, min(16, _MOST_AT_ONCE // nodes)), kind):
         weight, loss, strain = _tilted(mus[part], q, theta, spacing * (number - 1), kind)
         sums = fourier_excess(weight, loss, spacing, number)
         excess[part] = sums.values

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import sys
+from decimal import ROUND_FLOOR
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.table import Table
 from dither import accounting, validate
 from dither.cli.options import number
 from dither.planning import Plan
+from dither.types import rounded
 
 NAME = "account"
 HELP = "what a plan, or a number of equal steps, costs by every accountant"
@@ -60,8 +62,8 @@ def run(arguments: argparse.Namespace) -> None:
     for name, row in found.items():
         table.add_row(
             name,
-            "–" if row["epsilon"] is None else f"{row['epsilon']:.5g}",
-            "" if row["lower"] is None else f"{row['lower']:.5g}",
+            "–" if row["epsilon"] is None else rounded(row["epsilon"], 5),
+            "" if row["lower"] is None else rounded(row["lower"], 5, ROUND_FLOOR),
             "yes" if row["is_upper_bound"] else "no",
         )
     console.print(table)
@@ -92,8 +94,10 @@ def read_plan(path: str) -> Plan:
     """Read a plan from a file, or say in one line why it cannot be."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise validate.InvalidValueError(f"plan must be a file that exists, got {path!r}") from None
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise validate.InvalidValueError(
+            f"plan must be a file that exists and can be read, got {path!r}"
+        ) from None
     except UnicodeDecodeError:
         raise validate.InvalidValueError(f"plan must be a JSON file, got {path!r}") from None
     return Plan.from_json(text)

@@ -14,6 +14,7 @@ from rich.table import Table
 from dither import accounting, theory, validate
 from dither.cli.options import add_data, add_problem, add_schedule, number, schedule_of, steps_of
 from dither.planning import Plan, plan
+from dither.types import rounded
 
 NAME = "plan"
 HELP = "plan the noise of every step for a privacy budget, and compare ways to shape it"
@@ -51,8 +52,8 @@ def run(arguments: argparse.Namespace) -> None:
     plot, save = getattr(arguments, "plot", None), getattr(arguments, "save", None)
     if plot is not None:
         checked_figure_path(plot)
-    if save is not None and not Path(save).resolve().parent.is_dir():
-        raise validate.InvalidValueError(f"save must be in a folder that exists, got {save!r}")
+    if save is not None:
+        _check_target(save)
     schedule, steps = schedule_of(arguments), steps_of(arguments)
     console = Console(stderr=True)
     plans = {
@@ -156,9 +157,22 @@ def _print(made: Plan, name: str, columns: dict[str, dict[str, Any]]) -> None:
         table.add_column(column, justify="right")
     for key, label in _ROWS.items():
         cells = (columns[column][key] for column in columns)
-        table.add_row(label, *("–" if cell is None else f"{cell:.5g}" for cell in cells))
+        digits = rounded if key.startswith("epsilon") else _nearest
+        table.add_row(label, *("–" if cell is None else digits(cell, 5) for cell in cells))
     console.print(table)
     console.print(f"The {name} plan: {made}", markup=False)
+
+
+def _nearest(value: float, digits: int) -> str:
+    return f"{value:.{digits}g}"
+
+
+def _check_target(save: str) -> None:
+    path = Path(save)
+    if not path.name or not path.resolve().parent.is_dir():
+        raise validate.InvalidValueError(f"save must be in a folder that exists, got {save!r}")
+    if path.exists() and not path.is_file():
+        raise validate.InvalidValueError(f"save must be a plain file or a new one, got {save!r}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -38,7 +38,8 @@ class Optimal:
 
     Args:
         momentum: β of the optimizer, in [0, 1).
-        floor: the least noise multiplier of any step, positive.
+        floor: the least noise multiplier of any step, positive. A budget so large that uniform
+            noise for it is below the floor is met by uniform noise.
 
     Example:
         >>> budget = Budget(epsilon=2.0, delta=1e-5, sample_rate=0.01)
@@ -79,12 +80,17 @@ class Optimal:
                 f"cheapest step has no noise at all, got {budget.sample_rate!r}"
             )
         aim = replace(budget, epsilon=_AIM * budget.epsilon)
-        z = np.full(w.size, calibrate(np.ones(w.size), aim, accuracy=0.02))
+        uniform = calibrate(np.ones(w.size), budget, accuracy=0.02, share=_AIM)
+        if uniform <= self.floor:
+            return np.full(w.size, uniform)
+        z = np.full(w.size, uniform)
         for _ in range(_ROUNDS):
             before = z
             shape = self._improved(w, np.maximum(before, self.floor), aim)
             shape = before * np.clip(shape / before, 1.0 / _LONGEST_STEP, _LONGEST_STEP)
-            scale = calibrate(shape, aim, accuracy=0.004, start=1.0)
+            scale = calibrate(
+                shape, budget, accuracy=0.004, start=1.0, floor=self.floor, share=_AIM
+            )
             z = np.maximum(shape * scale, self.floor)
             if float(np.max(np.abs(np.log(z / before)))) < _SETTLED:
                 break
