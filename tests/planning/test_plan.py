@@ -187,7 +187,7 @@ def test_spending_rises_to_the_bound_and_covers_every_prefix(made: Plan) -> None
         assert made.spent(step) >= exact.lower
     with pytest.raises(ValueError, match="step must be a whole number from 0 to 300, got 301"):
         made.spent(301)
-    with pytest.raises(ValueError, match="step must be a whole number of at least 1, got -1"):
+    with pytest.raises(ValueError, match="step must be a whole number from 0 to 300, got -1"):
         made.spent(-1)
 
 
@@ -223,7 +223,7 @@ def test_str_is_for_a_review(made: Plan) -> None:
         ({"clip_norm": -1.0}, ValueError, "clip_norm must be a positive, finite number, got -1.0"),
         ({"noise": "cosine"}, ValueError, "noise must be one of matched, optimal, uniform"),
         ({"noise": [1.0, 2.0]}, ValueError, "noise must have one entry a step, 300 in all, got 2"),
-        ({"stepsizes": [1.0]}, ValueError, "stepsizes must have one entry a step, 300 in all, got 1"),
+        ({"stepsizes": [1.0]}, ValueError, "stepsizes must have one entry a step, 300 in all"),
         ({"sampling": "shuffle"}, ValueError, "sampling must be one of fixed, poisson"),
         ({"accountant": "magic"}, ValueError, "accountant must be one of .*, got 'magic'"),
         ({"epsilon": 1e6}, ValueError, "epsilon must be one that noise between 0.02 and 1e"),
