@@ -7,7 +7,7 @@ import numpy as np
 
 from dither import validate
 from dither.accounting import epsilon, estimates, pld
-from dither.accounting.gaussian import gaussian_delta
+from dither.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dither.types import Budget, FloatArray
 
 _MOST_NOISE = 1e8
@@ -39,7 +39,7 @@ def calibrate(
     guess = _central_limit_scale(alphas, budget) if start is None else math.log(start)
     x = min(max(guess, lowest), highest)
     low, high = (lowest, math.inf), (highest, -math.inf)
-    slope = -1.5
+    slope = _central_limit_slope(alphas, budget, x)
     for _ in range(60):
         y = cost(x)
         if target + math.log1p(-accuracy) <= y <= target:
@@ -89,14 +89,32 @@ def _cost(alphas: FloatArray, budget: Budget, least: float) -> Callable[[float],
 
 def _central_limit_scale(alphas: FloatArray, budget: Budget) -> float:
     """Return about the right log c, by the central limit, which costs next to nothing."""
-    z = np.quantile(alphas, np.linspace(0.0, 1.0, 257)) if alphas.size > 257 else alphas
-    repeat = math.sqrt(alphas.size / z.size)
-    low, high = math.log(0.3 / float(z.min())), math.log(_MOST_NOISE / float(z.min()))
+    mu_at, least = _central_limit(alphas, budget), float(alphas.min())
+    low, high = math.log(0.3 / least), math.log(_MOST_NOISE / least)
     for _ in range(40):
         middle = 0.5 * (low + high)
-        mu = repeat * estimates.central_limit_mu(
-            z * math.exp(middle), budget.sample_rate, budget.sampling
-        )
-        spends_more = gaussian_delta(mu, budget.epsilon) > budget.delta
+        spends_more = gaussian_delta(mu_at(middle), budget.epsilon) > budget.delta
         low, high = (middle, high) if spends_more else (low, middle)
     return high
+
+
+def _central_limit_slope(alphas: FloatArray, budget: Budget, log_scale: float) -> float:
+    """Return about d log ε/d log c, by the central limit."""
+    mu_at = _central_limit(alphas, budget)
+    near, far = (
+        gaussian_epsilon(mu_at(log_scale + step), budget.delta).upper for step in (0.0, 0.02)
+    )
+    slope = math.log(far / near) / 0.02 if 0.0 < far < near < math.inf else -1.5
+    return min(max(slope, -20.0), -0.2)
+
+
+def _central_limit(alphas: FloatArray, budget: Budget) -> Callable[[float], float]:
+    """Return the function log c → μ, from a few hundred of the steps."""
+    z = np.quantile(alphas, np.linspace(0.0, 1.0, 257)) if alphas.size > 257 else alphas
+    repeat = math.sqrt(alphas.size / z.size)
+
+    def mu(log_scale: float) -> float:
+        scaled = z * math.exp(log_scale)
+        return repeat * estimates.central_limit_mu(scaled, budget.sample_rate, budget.sampling)
+
+    return mu
