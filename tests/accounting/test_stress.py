@@ -128,7 +128,7 @@ def test_a_sample_of_the_scope(seed: int) -> None:
 
 
 @pytest.mark.evidence
-@pytest.mark.parametrize("part", range(56))
+@pytest.mark.parametrize("part", range(16))
 def test_the_scope(part: int, record_property: Callable[[str, object], None]) -> None:
     """16 cases each, every length twice; the slowest one is written down."""
     slowest, wide = (0.0, ""), []
