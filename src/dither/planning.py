@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def sample_rate(self) -> float:
-        """Q = m/n."""
+        """The sampling rate, q = m/n."""
         return self.batch_size / self.dataset_size
 
     @property

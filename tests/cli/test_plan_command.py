@@ -3,6 +3,7 @@ import math
 from pathlib import Path
 
 import pytest
+from tests.cli.refusals import complaint
 
 import dither
 from dither import Plan
@@ -105,11 +106,5 @@ def test_bad_input_is_one_line(
     (tmp_path / "broken.json").write_text("{", encoding="utf-8")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as exit_:
-        main(argv.split())
-    assert exit_.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+    assert message in complaint(argv.split(), capsys)
     assert len(list(tmp_path.iterdir())) == 2

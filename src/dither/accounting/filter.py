@@ -39,7 +39,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from dither import validate
 from dither.accounting.pld import KINDS, least_noise, sensitivity
-from dither.accounting.transform import log_moments
+from dither.accounting.rdp import step_divergence
 from dither.types import FloatArray, PrivacyBound
 
 #: Each twice as far from 1 as the one before; in most runs ε is 10 to 20 % above a fixed time's.
@@ -418,10 +418,8 @@ def _cost(z: float, q: float, order: float, sampling: str) -> float:
 
     It is never above the full batch's a·μ²/2.
     """
-    mu, theta = sensitivity(sampling) / z, order - 1.0
+    mu = sensitivity(sampling) / z
     divergence = 0.5 * order * mu * mu
     if q < 1.0:
-        mus = np.array([mu])
-        moment = max(float(log_moments(mus, q, theta, kind)[0]) for kind in KINDS[sampling])
-        divergence = min(divergence, moment / theta)
+        divergence = min(divergence, step_divergence(mu, q, order, sampling))
     return divergence * (1.0 + _ROUNDING)

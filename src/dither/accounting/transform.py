@@ -182,9 +182,7 @@ def node_count(mu: float, q: float, theta: float, omega: float, kind: Kind) -> i
     """Return how many nodes `transforms` would use up to that frequency."""
     if kind == "fixed":
         return int(_panels(mu, mu, q, theta, omega)[0].size)
-    low, high = _range(mu, q, theta, kind)
-    low, high = min(low, -9.7), max(high, 9.7 + mu)
-    return int((high - low) / _trapezoid_step(mu, q, theta, omega, kind, low, high)) + 2
+    return _spacing(mu, q, theta, omega, kind)[2]
 
 
 def _log_w(y: FloatArray, q: float) -> FloatArray:
@@ -221,12 +219,19 @@ def _range(mu: float, q: float, theta: float, kind: Kind) -> tuple[float, float]
 
 def _line(mu: float, q: float, theta: float, omega: float, kind: Kind) -> tuple[FloatArray, float]:
     """Return the nodes of a trapezoidal rule on the line that serves every μ up to this one."""
+    low, step, number = _spacing(mu, q, theta, omega, kind)
+    return low + step * np.arange(number, dtype=np.float64), step
+
+
+def _spacing(
+    mu: float, q: float, theta: float, omega: float, kind: Kind
+) -> tuple[float, float, int]:
+    """Return the first node of that rule, its step, and how many nodes there are."""
     low, high = _range(mu, q, theta, kind)
     # log_moments also integrates w − 1, whose weight is centred at μ.
     low, high = min(low, -9.7), max(high, 9.7 + mu)
     step = _trapezoid_step(mu, q, theta, omega, kind, low, high)
-    nodes = low + step * np.arange(int((high - low) / step) + 2, dtype=np.float64)
-    return nodes, step
+    return low, step, int((high - low) / step) + 2
 
 
 def _trapezoid_step(

@@ -3,7 +3,7 @@
 import argparse
 import math
 
-from dither import schedules, validate
+from dither import schedules, theory, validate
 from dither.types import Schedule
 
 
@@ -74,6 +74,18 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--initial-gap", type=number, default=2.3, metavar="GAP", help="D_F = F(start) − minimum"
+    )
+
+
+def problem_of(arguments: argparse.Namespace) -> theory.Problem:
+    """Return the problem that the options of `add_data` and `add_problem` describe."""
+    return theory.Problem(
+        dimension=arguments.dimension,
+        smoothness=arguments.smoothness,
+        initial_gap=arguments.initial_gap,
+        clip_norm=arguments.clip_norm,
+        dataset_size=arguments.dataset_size,
+        batch_size=arguments.batch_size,
     )
 
 

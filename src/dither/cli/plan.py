@@ -12,7 +12,16 @@ from rich.progress import track
 from rich.table import Table
 
 from dither import accounting, theory, validate
-from dither.cli.options import add_data, add_problem, add_schedule, number, schedule_of, steps_of
+from dither.cli.account import prices
+from dither.cli.options import (
+    add_data,
+    add_problem,
+    add_schedule,
+    number,
+    problem_of,
+    schedule_of,
+    steps_of,
+)
 from dither.planning import Plan, plan
 from dither.types import rounded
 
@@ -90,20 +99,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _column(arguments: argparse.Namespace, made: Plan, uniform: Plan) -> dict[str, Any]:
     """Return what there is to compare of one plan."""
-    problem = theory.Problem(
-        dimension=arguments.dimension,
-        smoothness=arguments.smoothness,
-        initial_gap=arguments.initial_gap,
-        clip_norm=made.clip_norm,
-        dataset_size=made.dataset_size,
-        batch_size=made.batch_size,
-    )
     z, eta = made.noise_multipliers, made.stepsizes
     bound = theory.utility_bound(
-        problem,
-        eta,
-        noise_multipliers=z,
-        sampling="poisson" if made.sampling != "fixed" else "fixed",
+        problem_of(arguments), eta, noise_multipliers=z, sampling=made.sampling
     )
     reached = float(np.sum((eta * z) ** 2))
     return {
@@ -114,24 +112,24 @@ def _column(arguments: argparse.Namespace, made: Plan, uniform: Plan) -> dict[st
         / float(np.sum((uniform.stepsizes * uniform.noise_multipliers) ** 2)),
         "improvement_by_the_theorem": theory.improvement(eta, z),
         "utility_bound": bound.total,
-        **{f"epsilon_{name}": cost for name, cost in prices(made).items()},
+        **{f"epsilon_{name}": cost for name, cost in _prices(made).items()},
         "fingerprint": made.fingerprint,
     }
 
 
-def prices(made: Plan) -> dict[str, float | None]:
+def _prices(made: Plan) -> dict[str, float | None]:
     """Return ε of a plan by every accountant, None where one gives nothing."""
-    found = {}
-    for name in accounting.ACCOUNTANTS:
-        bound = accounting.epsilon(
-            made.noise_multipliers,
-            sample_rate=made.sample_rate,
-            delta=made.bound.delta,
-            sampling=made.sampling,
-            accountant=name,
-        )
-        found[name] = bound.epsilon if np.isfinite(bound.epsilon) else None
-    return found
+    bounds = prices(
+        made.noise_multipliers,
+        made.sample_rate,
+        made.bound.delta,
+        made.sampling,
+        known={made.accountant: made.bound},
+    )
+    return {
+        name: bound.epsilon if np.isfinite(bound.epsilon) else None
+        for name, bound in bounds.items()
+    }
 
 
 _ROWS = {

@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from dither import noise, theory, validate
-from dither.cli.options import add_data, add_problem, add_schedule, number, schedule_of, steps_of
+from dither.cli.options import (
+    add_data,
+    add_problem,
+    add_schedule,
+    number,
+    problem_of,
+    schedule_of,
+    steps_of,
+)
 from dither.types import Allocation, FloatArray
 
 NAME = "theory"
@@ -96,14 +104,7 @@ def _column(arguments: argparse.Namespace, eta: FloatArray, name: str) -> dict[s
     """Return everything that the theorems say of one allocation."""
     alpha = _ALLOCATIONS[name].alphas(eta)
     budget = {"epsilon": arguments.epsilon, "delta": arguments.delta}
-    problem = theory.Problem(
-        dimension=arguments.dimension,
-        smoothness=arguments.smoothness,
-        initial_gap=arguments.initial_gap,
-        clip_norm=arguments.clip_norm,
-        dataset_size=arguments.dataset_size,
-        batch_size=arguments.batch_size,
-    )
+    problem = problem_of(arguments)
     data = {"dataset_size": problem.dataset_size, "batch_size": problem.batch_size}
     sigma = theory.adp_sigma(alpha, clip_norm=problem.clip_norm, **data, **budget)
     condition = theory.adp_condition(alpha, **data, **budget)
