@@ -27,7 +27,8 @@ name                       symbol              meaning
 The rooms, in the order in which they may import each other: ``types``, ``validate``,
 ``schedules`` (step sizes), ``theory`` (the paper's statements), ``accounting`` (what noise costs),
 ``noise`` (relative noise for given step sizes), ``planning`` (all of that in one frozen plan),
-``reports`` (figures), ``cli`` (the ``dither`` command).
+``clipping`` (sums of clipped per-record gradients), ``reports`` (figures), ``cli`` (the ``dither``
+command).
 """
 
 from importlib import import_module
@@ -36,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from dither.types import Allocation, Budget, PrivacyBound, Schedule
 
 if TYPE_CHECKING:
-    from dither import accounting, noise, reports, schedules, theory
+    from dither import accounting, clipping, noise, reports, schedules, theory
     from dither.accounting import delta, epsilon
     from dither.planning import Plan, plan
 
@@ -48,6 +49,7 @@ __all__ = [
     "PrivacyBound",
     "Schedule",
     "accounting",
+    "clipping",
     "delta",
     "epsilon",
     "noise",
@@ -57,7 +59,7 @@ __all__ = [
     "theory",
 ]
 
-_ROOMS = frozenset({"accounting", "noise", "reports", "schedules", "theory"})
+_ROOMS = frozenset({"accounting", "clipping", "noise", "reports", "schedules", "theory"})
 _HOMES = {
     "Plan": "planning",
     "delta": "accounting",

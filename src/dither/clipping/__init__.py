@@ -1,0 +1,28 @@
+"""The sum of clipped per-record gradients: a slow obvious oracle, and the fast engine.
+
+:func:`clipped_sum` is the way in. :func:`check` tells beforehand what a model will cost and what
+has to be changed. :func:`register` teaches the fast engine a layer of one's own.
+"""
+
+from dither.clipping.check import Finding, Findings, check
+from dither.clipping.contributions import Contribution, Lookup, Outer, PerRecord
+from dither.clipping.convert import replace_batch_norm
+from dither.clipping.engine import FallbackWarning, clipped_sum
+from dither.clipping.registry import Call, register
+from dither.clipping.result import ClippedSum
+
+__all__ = [
+    "Call",
+    "ClippedSum",
+    "Contribution",
+    "FallbackWarning",
+    "Finding",
+    "Findings",
+    "Lookup",
+    "Outer",
+    "PerRecord",
+    "check",
+    "clipped_sum",
+    "register",
+    "replace_batch_norm",
+]

@@ -1,0 +1,91 @@
+"""A batch is a tensor, a tuple or a dict of tensors; the first dimension counts the records."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dither.validate import InvalidTypeError, InvalidValueError
+
+Loss = Callable[[Any, Any], Tensor]
+"""``loss(outputs, targets)`` with one value a record."""
+
+
+def tensors(batch: Any) -> list[Tensor]:
+    """Return the tensors of a batch or of arguments, however they are nested."""
+    found: list[Tensor] = []
+    _collect(batch, found)
+    return found
+
+
+def _collect(batch: Any, found: list[Tensor]) -> None:
+    if isinstance(batch, Tensor):
+        found.append(batch)
+    elif isinstance(batch, tuple | list):
+        for value in batch:
+            _collect(value, found)
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            _collect(value, found)
+
+
+def count(**argument: Any) -> int:
+    """Return the number of records in a batch, on which all its tensors must agree."""
+    ((name, batch),) = argument.items()
+    sizes = {tensor.shape[0] if tensor.dim() else None for tensor in tensors(batch)}
+    if not sizes:
+        raise InvalidTypeError(
+            f"{name} must be a tensor, or a tuple or dict of tensors, got {type(batch).__name__}"
+        )
+    if len(sizes) > 1 or None in sizes:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors(batch))
+        raise InvalidValueError(
+            f"{name} must have the records along the first dimension of every tensor, "
+            f"got shapes {shapes}"
+        )
+    (size,) = sizes
+    assert size is not None  # noqa: S101 (for the type checker: excluded above)
+    return size
+
+
+def take(batch: Any, records: slice) -> Any:
+    """Return the batch of these records only."""
+    if isinstance(batch, Tensor):
+        return batch[records]
+    if isinstance(batch, Mapping):
+        return {key: take(value, records) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(take(value, records) for value in batch)
+    return batch
+
+
+def forward(model: Callable[..., Any], inputs: Any) -> Any:
+    """Call the model: a tuple gives positional arguments, a dict gives keywords."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple | list):
+        return model(*inputs)
+    return model(inputs)
+
+
+def losses_of(loss: Loss, outputs: Any, targets: Any, records: int) -> Tensor:
+    """Return the losses, one a record."""
+    losses: object = loss(outputs, targets)
+    if not isinstance(losses, Tensor) or losses.shape != (records,):
+        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise InvalidValueError(
+            f"loss must return one value a record, a tensor of shape ({records},), got {got}; "
+            'losses of torch.nn.functional do so with reduction="none"'
+        )
+    return losses
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require a gradient, each once, by the model's own names."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which gradients of this type are computed: never half precision."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype

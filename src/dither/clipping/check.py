@@ -1,0 +1,145 @@
+"""What a model will cost, and what has to be changed before it can be trained privately."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dither.clipping.batch import count, take, tensors
+from dither.clipping.engine import fast_piece
+from dither.clipping.oracle import oracle
+from dither.clipping.refusals import unsound_layers
+from dither.validate import InvalidValueError, instance
+
+_CLOSE = 1e-3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to know about a model.
+
+    Attributes:
+        verdict: ``refused`` (it cannot be trained privately like this), ``slow`` (it is right, and
+            computed record by record) or ``wrong`` (the engines disagree; never use it).
+        where: the path of the module, or the parameters.
+        reason: what was found.
+        remedy: what to do about it.
+    """
+
+    verdict: str
+    where: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.where}: {self.reason}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that :func:`check` found; ``ok`` if nothing is refused or wrong."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model can be trained as it is, fast or not."""
+        return all(finding.verdict == "slow" for finding in self.findings)
+
+    def __str__(self) -> str:
+        return "\n".join(str(finding) for finding in self.findings) or "nothing found"
+
+
+def check(model: nn.Module, example: Any = None) -> Findings:
+    """Return what stands between a model and fast private training, with paths and remedies.
+
+    Args:
+        model: the module that is to be trained.
+        example: a batch of at least two records, as the model takes it (a tensor, a tuple or a
+            dict). With it the model is run with two batch sizes, and the fast engine's sum is
+            compared with single records.
+
+    Example:
+        >>> from torch import nn
+        >>> print(check(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))))
+        refused: 1 (BatchNorm1d): normalises over the records of a batch;
+        dither.clipping.replace_batch_norm(model) puts GroupNorm in its place
+    """
+    instance(nn.Module, model=model)
+    found = [
+        Finding("refused", f"{each.path} ({each.kind})", each.reason, each.remedy)
+        for each in unsound_layers(model)
+    ]
+    for path, layer in model.named_modules():
+        if isinstance(layer, nn.RNNBase):
+            where = f"{path or 'the model'} ({type(layer).__name__})"
+            reason = "recurrent layers are repeated for every record"
+            found.append(Finding("slow", where, reason, "use attention or convolutions for speed"))
+    if example is not None and not found_refusal(found):
+        found += _try(model, example)
+    return Findings(tuple(found))
+
+
+def found_refusal(findings: list[Finding]) -> bool:
+    """Return whether something is refused, so that trying the model is of no use."""
+    return any(finding.verdict == "refused" for finding in findings)
+
+
+def _try(model: nn.Module, example: Any) -> list[Finding]:
+    records = count(example=example)
+    if records < 2:
+        raise InvalidValueError(f"example must have at least two records, got {records}")
+    found: dict[Finding, None] = {}
+    for size in (records, records - 1):
+        part = take(example, slice(0, size))
+        try:
+            findings = _compare(model, part, size)
+        except InvalidValueError as refusal:
+            remedy = "every record has to be treated by itself"
+            findings = [Finding("refused", "the model", str(refusal), remedy)]
+        found.update(dict.fromkeys(findings))
+    return list(found)
+
+
+def _compare(model: nn.Module, inputs: Any, records: int) -> list[Finding]:
+    notes: list[str] = []
+    remedy = "register a rule with dither.clipping.register, or accept the cost"
+
+    def told(_: nn.Module, message: str) -> None:
+        notes.append(message)
+
+    sums, _ = fast_piece(model, _probe, inputs, None, records, inf, told)
+    expected: dict[str, Tensor] = {}
+    for record in range(records):
+        one = take(inputs, slice(record, record + 1))
+        single, _ = oracle(model, _probe, one, None, 1, inf)
+        expected = {name: expected.get(name, 0.0) + each for name, each in single.items()}
+    found = [Finding("slow", *_place(note), remedy) for note in notes]
+    scale = max((float(each.abs().max()) for each in expected.values()), default=0.0)
+    for name, total in sums.items():
+        if float((total - expected[name]).abs().max()) > _CLOSE * scale:
+            reason = "the fast sum is not the sum of single records"
+            remedy = "switch off randomness (dropout) to compare; if it stays, do not use the model"
+            found.append(Finding("wrong", name, reason, remedy))
+    return found
+
+
+def _place(note: str) -> tuple[str, str]:
+    where, _, reason = note.partition(": ")
+    return where, reason
+
+
+def _probe(outputs: Any, _: None) -> Tensor:
+    """Return one value a record that depends on everything the model returns."""
+    values = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
+    flat = [
+        each.reshape(len(each), -1)
+        for each in tensors(values)
+        if each.is_floating_point() and each.dim() > 0
+    ]
+    joined = torch.cat([each for each in flat if len(each) == len(flat[0])], dim=1)
+    weights = torch.cos(torch.arange(joined.shape[1], device=joined.device, dtype=joined.dtype))
+    return joined @ weights

@@ -1,0 +1,194 @@
+"""The sum of clipped per-record gradients at almost the price of a plain step."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from dither.clipping import rules
+from dither.clipping.batch import Loss, count, forward, losses_of, take, trainable, wide
+from dither.clipping.clip import clip
+from dither.clipping.oracle import oracle
+from dither.clipping.proof import (
+    Pattern,
+    is_proven,
+    pattern_of,
+    prove,
+    refuse_hidden_uses,
+    refuse_mixed_records,
+)
+from dither.clipping.recorder import Recorder, recording
+from dither.clipping.refusals import refuse_unsound_layers
+from dither.clipping.registry import UnseenUseError
+from dither.clipping.result import ClippedSum
+from dither.clipping.uses import Gradients, contributions
+from dither.validate import choice, instance, positive
+from dither.validate import count as whole_number
+
+__all__ = ["FallbackWarning", "clipped_sum", "rules"]
+
+_told: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+
+
+class FallbackWarning(UserWarning):
+    """Something is computed record by record, which is right but slow."""
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss: Loss,
+    inputs: Any,
+    targets: Any,
+    *,
+    clip_norm: float,
+    engine: str = "fast",
+    microbatch: int | None = None,
+) -> ClippedSum:
+    """Return Σ_i g_i·min(1, clip_norm/‖g_i‖) over the records of a batch, and the norms ‖g_i‖.
+
+    The fast engine makes one forward pass and one backward pass to the outputs of the layers. The
+    norms and the weighted sum come from inputs and output gradients, so that one gradient a record
+    is formed only where that is cheaper, a few records at a time.
+
+    Guarantees:
+        - No record contributes more than ``clip_norm``·(1 + 1e-5), rounding included.
+        - A record whose gradient is NaN or infinite counts as zero and leaves the others alone.
+        - Every path from the loss to a parameter is accounted for on every batch; what no rule
+          covers goes to the oracle, with a :class:`FallbackWarning` once.
+        - The model is left as it was found.
+
+    Args:
+        model: any module; called as ``model(inputs)``, ``model(*inputs)`` or ``model(**inputs)``
+            for a tensor, a tuple or a dict.
+        loss: ``loss(outputs, targets)`` with one value a record.
+        inputs: a batch, with the records along the first dimension of every tensor.
+        targets: what the loss compares with, or None.
+        clip_norm: l2 bound on one record's gradient over all trainable parameters; ``math.inf``
+            for the plain sum.
+        engine: ``"fast"``, or ``"oracle"`` for explicit gradients of single records.
+        microbatch: compute the batch in pieces of this many records, with the same result in
+            less memory.
+
+    Returns:
+        A :class:`ClippedSum`. It is sensitive: noise has to be added before anyone sees it.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> x = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
+        >>> total = clipped_sum(model, lambda out, y: out[:, 0], x, None, clip_norm=1.0)
+        >>> total.gradients["weight"], total.norms
+        (tensor([[0.6000, 1.3000]]), tensor([5.0000, 0.5000]))
+    """
+    instance(nn.Module, model=model)
+    clip_norm = clip_norm if clip_norm == math.inf else positive(clip_norm=clip_norm)
+    choice(("fast", "oracle"), engine=engine)
+    records = count(inputs=inputs)
+    if targets is not None and count(targets=targets) != records:
+        count(inputs_and_targets=(inputs, targets))
+    refuse_unsound_layers(model)
+    one_piece = fast_piece if engine == "fast" else oracle
+    if records == 0:
+        empty = {n: torch.zeros_like(p, dtype=wide(p.dtype)) for n, p in trainable(model).items()}
+        return ClippedSum(empty, torch.zeros(0))
+    if microbatch is None or whole_number(microbatch=microbatch) >= records:
+        return ClippedSum(*one_piece(model, loss, inputs, targets, records, clip_norm))
+    sums: dict[str, Tensor] = {}
+    norms: list[Tensor] = []
+    for start in range(0, records, microbatch):
+        part = slice(start, min(records, start + microbatch))
+        batch = take(inputs, part), take(targets, part), part.stop - part.start
+        found, piece_norms = one_piece(model, loss, *batch, clip_norm)
+        sums = {n: sums[n].add_(each) for n, each in found.items()} if sums else found
+        norms.append(piece_norms)
+    return ClippedSum(sums, torch.cat(norms))
+
+
+def tell(model: nn.Module, message: str) -> None:
+    """Warn of what is computed record by record, once for each model."""
+    told = _told.setdefault(model, set())
+    if message not in told:
+        told.add(message)
+        warnings.warn(message, FallbackWarning, stacklevel=4)
+
+
+def fast_piece(
+    model: nn.Module,
+    loss: Loss,
+    inputs: Any,
+    targets: Any,
+    records: int,
+    clip_norm: float,
+    tell: Callable[[nn.Module, str], None] = tell,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the clipped sum and the norms by the fast engine, or by the oracle if need be."""
+    parameters = trainable(model)
+    try:
+        with (
+            torch.enable_grad(),
+            recording(model, parameters, (inputs, targets), records) as recorder,
+        ):
+            losses = losses_of(loss, forward(model, inputs), targets, records)
+        refuse_hidden_uses(recorder, losses)
+        pattern = pattern_of(model, recorder)
+        if not is_proven(model, pattern):
+            refuse_mixed_records(model, loss, inputs, targets, records)
+        return finish(model, recorder, losses, pattern, clip_norm, tell)
+    except UnseenUseError as reason:
+        tell(model, f"{reason}: the whole model is computed record by record, which is slow")
+    return oracle(model, loss, inputs, targets, records, clip_norm)
+
+
+@torch.no_grad()
+def finish(
+    model: nn.Module,
+    recorder: Recorder,
+    losses: Tensor,
+    pattern: Pattern,
+    clip_norm: float,
+    tell: Callable[[nn.Module, str], None] = tell,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the clipped sum and the norms of a batch whose forward pass was recorded."""
+    sums: dict[str, Tensor] = {}
+    norms = losses.new_zeros(recorder.records)
+    if losses.requires_grad:
+        proven = is_proven(model, pattern)
+        gradients = _output_gradients(recorder, losses, retain_graph=not proven)
+        parts, slow = contributions(recorder, gradients)
+        for call in slow:
+            tell(model, f"{call}: no rule, so this call alone is repeated for every record")
+        if not proven:
+            prove(model, pattern, recorder, losses, gradients, parts)
+        if parts:
+            sums, norms = clip(parts, clip_norm)
+    return _complete(sums, recorder), norms.to(wide(losses.dtype))
+
+
+def _output_gradients(
+    recorder: Recorder, losses: Tensor, retain_graph: bool
+) -> dict[int, Gradients]:
+    edges = [edge for use in recorder.uses for edge in use.edges if edge is not None]
+    found = iter(
+        torch.autograd.grad(
+            losses, edges, torch.ones_like(losses), retain_graph=retain_graph, allow_unused=True
+        )
+        if edges
+        else ()
+    )
+    return {
+        position: [None if edge is None else next(found) for edge in use.edges]
+        for position, use in enumerate(recorder.uses)
+    }
+
+
+def _complete(sums: dict[str, Tensor], recorder: Recorder) -> dict[str, Tensor]:
+    return {
+        name: sums[name].to(wide(p.dtype)).contiguous()
+        if name in sums
+        else torch.zeros_like(p, dtype=wide(p.dtype))
+        for name, p in recorder.parameters.items()
+    }

@@ -1,0 +1,114 @@
+"""The truth, slow and obvious: one gradient a record, clipped, added up."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dither.clipping.batch import Loss, forward, losses_of, take, trainable, wide
+
+PIECE = 2**26
+"""Numbers that the gradients of the records of a piece may occupy together."""
+
+
+def oracle(
+    model: nn.Module, loss: Loss, inputs: Any, targets: Any, records: int, clip_norm: float
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the clipped sum and the norms from explicit gradients of single records."""
+    parameters = trainable(model)
+    sums = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in parameters.items()}
+    norms: list[Tensor] = []
+    size = max(1, sum(parameter.numel() for parameter in parameters.values()))
+    step = max(1, min(records, PIECE // size))
+    for start in range(0, records, step):
+        piece = slice(start, min(records, start + step))
+        rows = per_record_gradients(model, loss, take(inputs, piece), take(targets, piece), piece)
+        _add_clipped(sums, norms, rows, clip_norm)
+    return sums, torch.cat(norms).to(_norm_type(parameters.values()))
+
+
+def per_record_gradients(
+    model: nn.Module, loss: Loss, inputs: Any, targets: Any, piece: slice
+) -> dict[str, Tensor]:
+    """Return parameter name → one gradient a record: by vmap if that works, else by a loop."""
+    records = piece.stop - piece.start
+    first = _gradients_of(model, loss, inputs, targets, 0)
+    if records > 1:
+        try:
+            rows = _by_vmap(model, loss, inputs, targets)
+        except (RuntimeError, TypeError):
+            rows = {}
+        if rows and all(_same(rows[name][0], gradient) for name, gradient in first.items()):
+            return rows
+    others = [_gradients_of(model, loss, inputs, targets, record) for record in range(1, records)]
+    return {name: torch.stack([each[name] for each in (first, *others)]) for name in first}
+
+
+def _by_vmap(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> dict[str, Tensor]:
+    parameters = {name: p.detach() for name, p in trainable(model).items()}
+
+    def loss_of(values: dict[str, Tensor], one: Any, target: Any) -> Tensor:
+        arguments = _with_dimension(one)
+        args, kwargs = ((), arguments) if isinstance(arguments, Mapping) else (arguments, {})
+        args = args if isinstance(args, tuple) else (args,)
+        outputs = torch.func.functional_call(model, values, args, dict(kwargs))
+        return losses_of(loss, outputs, _with_dimension(target), 1)[0]
+
+    along = (None, 0, None if targets is None else 0)
+    gradients = torch.func.vmap(torch.func.grad(loss_of), along, randomness="different")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+        found: dict[str, Tensor] = gradients(parameters, inputs, targets)
+    return found
+
+
+def _gradients_of(
+    model: nn.Module, loss: Loss, inputs: Any, targets: Any, record: int
+) -> dict[str, Tensor]:
+    only = slice(record, record + 1)
+    parameters = trainable(model)
+    losses = losses_of(loss, forward(model, take(inputs, only)), take(targets, only), 1)
+    if not losses.requires_grad:
+        return {name: torch.zeros_like(p) for name, p in parameters.items()}
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        losses[0], list(parameters.values()), allow_unused=True
+    )
+    return {
+        name: torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g
+        for (name, p), g in zip(parameters.items(), found, strict=True)
+    }
+
+
+def _add_clipped(
+    sums: dict[str, Tensor], norms: list[Tensor], rows: Mapping[str, Tensor], clip_norm: float
+) -> None:
+    flat = [gradients.reshape(len(gradients), -1).double() for gradients in rows.values()]
+    norm = torch.stack([torch.linalg.vector_norm(each, dim=1) for each in flat]).norm(dim=0)
+    finite = torch.isfinite(norm)
+    norms.append(torch.where(finite, norm, torch.inf))
+    weights = torch.where(finite, (clip_norm / norm).clamp(max=1.0), 0.0)
+    for (name, gradients), each in zip(rows.items(), flat, strict=True):
+        kept = torch.where(finite[:, None], each, 0.0)
+        sums[name] += (weights @ kept).view(gradients.shape[1:]).to(sums[name].dtype)
+
+
+def _with_dimension(batch: Any) -> Any:
+    if isinstance(batch, Tensor):
+        return batch[None]
+    if isinstance(batch, Mapping):
+        return {key: _with_dimension(value) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(_with_dimension(value) for value in batch)
+    return batch
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    tolerance = 8.0 * torch.finfo(other.dtype).eps ** 0.5
+    scale = float(other.abs().nan_to_num(0.0, 0.0, 0.0).max()) if other.numel() else 0.0
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def _norm_type(parameters: Iterable[Tensor]) -> torch.dtype:
+    return torch.float64 if any(p.dtype == torch.float64 for p in parameters) else torch.float32

@@ -1,0 +1,203 @@
+"""Watches a forward pass: which calls bring parameters and records together.
+
+A :class:`Recorder` sees every PyTorch function that is called while it is active, whoever calls
+it: a layer, a function that borrows a layer's weight, a bare parameter. It follows which tensors
+come from the batch. A call that joins such a tensor with a parameter is a *use* and is noted with
+the edge of the graph at which its output's gradient will be asked for; what is computed from
+parameters alone (a transposed weight, a slice of a position table) stands for its parameters.
+The model is not touched, apart from layers of registered kinds, which carry hooks while the
+recorder is active.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from dither.clipping import attention
+from dither.clipping.batch import tensors
+from dither.clipping.registry import layers_with_rules
+from dither.validate import InvalidValueError
+
+_EXPANDING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to}
+_IN_PLACE_SUMS = {Tensor.add_, Tensor.sub_, Tensor.__iadd__, Tensor.__isub__}
+
+
+@dataclass(frozen=True)
+class Use:
+    """A call that joined records with parameters, as it was seen.
+
+    Attributes:
+        function: what was called.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        from_batch: the ids of the tensors among them that come from the batch.
+        shapes: of the outputs.
+        edges: the outputs' places in the graph, None for those without a gradient.
+        sources: the nodes that made the inputs which come from the batch.
+        versions: the inputs with their version counters, which change with their values.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    from_batch: frozenset[int]
+    shapes: tuple[torch.Size, ...]
+    edges: tuple[GradientEdge | None, ...]
+    sources: tuple[Node, ...]
+    versions: tuple[tuple[Tensor, int], ...]
+
+    @property
+    def name(self) -> str:
+        """What to call the function or layer in a message."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A tensor that was computed from parameters alone: the output at ``position`` of a call."""
+
+    value: Tensor
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    position: int | None
+
+
+class Recorder(TorchFunctionMode):
+    """Notes every use of the parameters while it is active."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], batch: Any, records: int) -> None:
+        super().__init__()
+        self.parameters = dict(parameters)
+        self.records = records
+        self.uses: list[Use] = []
+        self.derived: dict[int, Derived] = {}
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._batch = batch
+        self._from_batch = {id(tensor) for tensor in tensors(batch)}
+        self._inside_layers = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """See one call of a PyTorch function."""
+        kwargs = kwargs or {}
+        if func is functional.multi_head_attention_forward:
+            named = attention.arguments_of(args, kwargs)
+            if attention.covers(named):
+                with self:
+                    return attention.forward(named)
+        if func is functional.batch_norm and _uses_batch_statistics(*args, **kwargs):
+            raise InvalidValueError(
+                "model must not mix records, got batch_norm in training mode; "
+                "dither.clipping.replace_batch_norm(model) puts GroupNorm in its place"
+            )
+        given = tensors((args, kwargs) if kwargs else args)
+        before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
+        output = func(*args, **kwargs)
+        made = tensors(output)
+        if made:
+            self._note(func, args, kwargs, before, made)
+        return output
+
+    def parameters_in(self, *arguments: Any) -> list[str]:
+        """Return the names of the parameters that the arguments hold or were computed from."""
+        found: dict[str, None] = {}
+        for tensor in tensors(arguments):
+            if id(tensor) in self._names:
+                found[self._names[id(tensor)]] = None
+            elif id(tensor) in self.derived:
+                made = self.derived[id(tensor)]
+                found.update(dict.fromkeys(self.parameters_in(made.args, made.kwargs)))
+        return list(found)
+
+    def stands_for_parameters(self, tensor: Tensor) -> bool:
+        """Return whether the tensor is a parameter or was computed from parameters alone."""
+        return id(tensor) in self._names or id(tensor) in self.derived
+
+    def enter_layer(self) -> None:
+        """Look away: a layer with a rule of its own begins."""
+        self._inside_layers += 1
+
+    def leave_layer(self, layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Note a whole layer as one call."""
+        self._inside_layers -= 1
+        given = tensors((args, kwargs))
+        before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
+        before += [(p, p._version, None) for p in layer.parameters() if id(p) in self._names]
+        self._note(layer, args, kwargs, before, tensors(output))
+
+    def _note(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        before: list[tuple[Tensor, int, Node | None]],
+        made: list[Tensor],
+    ) -> None:
+        batch = frozenset(id(tensor) for tensor, _, _ in before if id(tensor) in self._from_batch)
+        held = [tensor for tensor, _, _ in before if self.stands_for_parameters(tensor)]
+        spread = bool(held) and function in _EXPANDING and made[0].shape[:1] == (self.records,)
+        marks = {id(tensor) for tensor in made}
+        if batch or spread:
+            self._from_batch |= marks
+        else:
+            self._from_batch -= marks
+        if not held or self._inside_layers or not any(tensor.requires_grad for tensor in made):
+            return
+        if batch or spread:
+            later = function in _IN_PLACE_SUMS
+            use = Use(
+                function,
+                args,
+                kwargs,
+                batch,
+                tuple(tensor.shape for tensor in made),
+                tuple(get_gradient_edge(t) if t.requires_grad else None for t in made),
+                tuple(node for t, _, node in before if id(t) in batch and node is not None),
+                tuple((t, t._version if later else version) for t, version, _ in before),
+            )
+            self.uses.append(use)
+            return
+        for position, tensor in enumerate(made):
+            if tensor.requires_grad and not self.stands_for_parameters(tensor):
+                place = position if len(made) > 1 else None
+                self.derived[id(tensor)] = Derived(tensor, function, args, kwargs, place)
+
+
+@contextmanager
+def recording(
+    model: nn.Module, parameters: Mapping[str, Tensor], batch: Any, records: int
+) -> Iterator[Recorder]:
+    """Watch what happens inside the ``with``; layers of registered kinds carry hooks meanwhile."""
+    recorder = Recorder(parameters, batch, records)
+    hooks = []
+    for layer in layers_with_rules(model):
+        hooks.append(layer.register_forward_pre_hook(lambda *_: recorder.enter_layer()))
+        hooks.append(
+            layer.register_forward_hook(
+                lambda *call: recorder.leave_layer(*call), with_kwargs=True, prepend=True
+            )
+        )
+    try:
+        with recorder:
+            yield recorder
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _uses_batch_statistics(*args: object, **kwargs: object) -> bool:
+    """Return whether ``batch_norm(input, mean, variance, weight, bias, training, …)`` trains."""
+    return bool(args[5] if len(args) > 5 else kwargs.get("training"))

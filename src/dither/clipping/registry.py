@@ -1,0 +1,114 @@
+"""Rules: for a function or a kind of layer, what its parameters' gradients are made of."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from dither.clipping.contributions import Contribution
+from dither.validate import InvalidTypeError
+
+
+class UnseenUseError(Exception):
+    """A use of a parameter that no rule covers: the oracle has to compute this batch."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that used parameters, with the records along the first dimension.
+
+    Attributes:
+        function: what was called: a function, or a layer of a registered kind.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        records: the number of records.
+        parameters: those tensors among the arguments that are trainable parameters, or were
+            computed from trainable parameters alone.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    records: int
+    parameters: tuple[Tensor, ...] = ()
+
+    def is_parameter(self, argument: object) -> bool:
+        """Return whether an argument is one of the parameters."""
+        return any(argument is parameter for parameter in self.parameters)
+
+    def arguments(self, *names: str) -> list[Any]:
+        """Return the arguments by these names, in the order of the signature; None if not given."""
+        given = dict(zip(names, self.args, strict=False)) | self.kwargs
+        return [given.get(name) for name in names]
+
+
+Rule = Callable[[Call, Tensor], Iterable[tuple[Tensor, Contribution]]]
+"""From a call and the gradient with respect to its output to (parameter, contribution) pairs."""
+
+_RULES: dict[Any, Rule] = {}
+_LEADING_ALIKE: set[Any] = set()
+
+
+def register(*kinds: Callable[..., Any], leading_alike: bool = False) -> Callable[[Rule], Rule]:
+    """Register a rule for functions, or for classes of layers (their subclasses are not meant).
+
+    The rule is called after the backward pass with the :class:`Call` and the gradient of the sum
+    of the losses with respect to its output; inputs and gradient have one entry a record along
+    the first dimension and are at least float32. It returns pairs of a parameter and its
+    :class:`Contribution`: :class:`PerRecord` with one gradient a record, or :class:`Outer` or
+    :class:`Lookup`, which avoid forming them. What a rule returns is compared with autograd when a
+    model is first seen, and a model on which they differ goes to the oracle.
+
+    Args:
+        kinds: functions as PyTorch calls them, or subclasses of ``torch.nn.Module``.
+        leading_alike: whether all dimensions but the last are treated alike, as by a linear layer.
+            Then records may also be along the second dimension or joined with another one; what
+            the rule gets has them first.
+
+    Example:
+        >>> import torch
+        >>> from dither.clipping import Call, PerRecord, clipped_sum, register
+        >>> class Scale(torch.nn.Module):
+        ...     def __init__(self) -> None:
+        ...         super().__init__()
+        ...         self.factor = torch.nn.Parameter(torch.ones(3))
+        ...     def forward(self, x):
+        ...         return x * self.factor
+        >>> @register(Scale)
+        ... def scale(call: Call, gradient: torch.Tensor):
+        ...     return [(call.function.factor, PerRecord(gradient * call.args[0]))]
+        >>> total = clipped_sum(Scale(), lambda out, y: out.sum(1), torch.ones(4, 3),
+        ...                     torch.zeros(4), clip_norm=1.0)
+        >>> total.gradients["factor"]
+        tensor([2.3094, 2.3094, 2.3094])
+    """
+    for kind in kinds:
+        if not callable(kind):
+            raise InvalidTypeError(f"kinds must be functions or classes of layers, got {kind!r}")
+
+    def registered(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(kinds, rule))
+        if leading_alike:
+            _LEADING_ALIKE.update(kinds)
+        return rule
+
+    return registered
+
+
+def rule_of(function: Callable[..., Any]) -> Rule | None:
+    """Return the rule for a function or a layer, if there is one."""
+    if isinstance(function, nn.Module):
+        return _RULES.get(type(function))
+    return _RULES.get(function)
+
+
+def layers_with_rules(model: nn.Module) -> list[nn.Module]:
+    """Return the layers for whose kind as a whole a rule was registered."""
+    kinds = {kind for kind in _RULES if isinstance(kind, type)}
+    return [layer for layer in model.modules() if type(layer) in kinds] if kinds else []
+
+
+def treats_leading_alike(function: Callable[..., Any]) -> bool:
+    """Return whether a function's rule takes records along other dimensions than the first."""
+    return (type(function) if isinstance(function, nn.Module) else function) in _LEADING_ALIKE

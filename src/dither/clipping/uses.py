@@ -1,0 +1,179 @@
+"""From what a recorder saw, and the gradients of the outputs, to each parameter's contribution."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dither.clipping.batch import tensors, wide
+from dither.clipping.contributions import KEPT, Contribution, PerRecord, Summed
+from dither.clipping.recorder import Derived, Recorder, Use
+from dither.clipping.registry import Call, Rule, UnseenUseError, rule_of, treats_leading_alike
+from dither.clipping.rules.explicit import one_by_one
+from dither.clipping.rules.recurrent import is_recurrent, recurrent
+
+Gradients = Sequence[Tensor | None]
+
+
+class Layout(Enum):
+    """Where the records are in a tensor: first, second, or joined with the dimension after."""
+
+    FIRST = "first"
+    SECOND = "second"
+    JOINED = "joined"
+
+    def record_first(self, tensor: Tensor, records: int) -> Tensor:
+        """Return the tensor with one entry a record along the first dimension."""
+        if self is Layout.SECOND:
+            return tensor.transpose(0, 1)
+        if self is Layout.JOINED:
+            return tensor.view(records, -1, *tensor.shape[1:])
+        return tensor
+
+
+def layout_of(shape: Sequence[int], records: int, leading_alike: bool) -> Layout | None:
+    """Return where the records seem to be, going by the shape alone; a proof follows later."""
+    if shape and shape[0] == records:
+        return Layout.FIRST
+    if leading_alike and len(shape) >= 3 and shape[1] == records:
+        return Layout.SECOND
+    if leading_alike and len(shape) >= 2 and shape[0] and shape[0] % records == 0:
+        return Layout.JOINED
+    return None
+
+
+def contributions(
+    recorder: Recorder, gradients: Mapping[int, Gradients]
+) -> tuple[dict[str, Contribution], list[str]]:
+    """Return each parameter's contribution, and what had to be computed record by record.
+
+    Args:
+        recorder: what was seen.
+        gradients: position of a use → the gradients of its outputs.
+    """
+    parts: defaultdict[str, list[Contribution]] = defaultdict(list)
+    slow: list[str] = []
+    for position, use in enumerate(recorder.uses):
+        _refuse_changed_inputs(use, recorder)
+        if all(gradient is None for gradient in gradients[position]):
+            continue
+        for tensor, part in _apply(use, gradients[position], recorder, slow):
+            for name, pulled in _pulled_back(tensor, part, recorder):
+                parts[name].append(pulled)
+    summed = {name: found[0] if len(found) == 1 else Summed(found) for name, found in parts.items()}
+    return summed, slow
+
+
+def use_layout(use: Use, records: int) -> Layout | None:
+    """Return where a use's output has its records."""
+    return layout_of(use.shapes[0], records, treats_leading_alike(use.function))
+
+
+def _apply(
+    use: Use, gradients: Gradients, recorder: Recorder, slow: list[str]
+) -> Iterable[tuple[Tensor, Contribution]]:
+    rule = rule_of(use.function)
+    if rule is not None:
+        return _apply_rule(rule, use, gradients, recorder)
+    names = ", ".join(recorder.parameters_in(use.args, use.kwargs))
+    slow.append(f"{use.name} with {names}")
+    if is_recurrent(use):
+        return recurrent(use, gradients, recorder)
+    return one_by_one(use, gradients, recorder)
+
+
+def _apply_rule(
+    rule: Rule, use: Use, gradients: Gradients, recorder: Recorder
+) -> Iterable[tuple[Tensor, Contribution]]:
+    layout = use_layout(use, recorder.records)
+    if layout is None or len(gradients) != 1:
+        raise UnseenUseError(
+            f"{use.name} does not have the records along its output's first dimension"
+        )
+
+    def prepared(value: Any) -> Any:
+        if isinstance(value, Tensor) and not recorder.stands_for_parameters(value):
+            value = (
+                layout.record_first(value, recorder.records)
+                if id(value) in use.from_batch
+                else value
+            )
+            return value.to(wide(value.dtype)) if value.is_floating_point() else value
+        return value
+
+    (gradient,) = gradients
+    call = Call(
+        use.function,
+        tuple(prepared(value) for value in use.args),
+        {name: prepared(value) for name, value in use.kwargs.items()},
+        recorder.records,
+        tuple(t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)),
+    )
+    assert gradient is not None  # noqa: S101 (uses without a gradient were left out)
+    found = rule(call, prepared_gradient(gradient, layout, recorder.records))
+    return [(tensor, part) for tensor, part in found if recorder.stands_for_parameters(tensor)]
+
+
+def prepared_gradient(gradient: Tensor, layout: Layout, records: int) -> Tensor:
+    """Return an output's gradient with the records first and in at least float32."""
+    return layout.record_first(gradient, records).to(wide(gradient.dtype))
+
+
+def _refuse_changed_inputs(use: Use, recorder: Recorder) -> None:
+    for tensor, version in use.versions:
+        if tensor._version != version:
+            names = ", ".join(recorder.parameters_in(use.args, use.kwargs))
+            raise UnseenUseError(
+                f"an input of {use.name} with {names} was changed in place after it was used"
+            )
+
+
+def _pulled_back(
+    tensor: Tensor, part: Contribution, recorder: Recorder
+) -> list[tuple[str, Contribution]]:
+    """Carry a contribution to what was derived from parameters back to the parameters."""
+    names = recorder.parameters_in(tensor)
+    if id(tensor) not in recorder.derived:
+        return [(names[0], part)]
+    roots = [recorder.parameters[name].detach() for name in names]
+    size = sum(root.numel() for root in roots) + tensor.numel()
+    if part.records * size > 4 * KEPT:
+        raise UnseenUseError(f"{', '.join(names)}: too large to be derived record by record")
+    replay = _replay(recorder, tensor, names)
+    pull = torch.func.vjp(replay, *roots)[1]
+    rows = part.rows(0, part.records).to(tensor.dtype)
+    pulled = torch.func.vmap(pull)(rows)
+    return [
+        (name, PerRecord(gradients.to(wide(gradients.dtype))))
+        for name, gradients in zip(names, pulled, strict=True)
+    ]
+
+
+def _replay(recorder: Recorder, tensor: Tensor, names: list[str]) -> Callable[..., Tensor]:
+    """Return the function that made a derived tensor from the parameters of these names."""
+    ids = [id(recorder.parameters[name]) for name in names]
+
+    def replay(*roots: Tensor) -> Tensor:
+        values = dict(zip(ids, roots, strict=True))
+
+        def value_of(argument: Any) -> Any:
+            if isinstance(argument, tuple | list):
+                return type(argument)(value_of(each) for each in argument)
+            if id(argument) in values:
+                return values[id(argument)]
+            made = recorder.derived.get(id(argument))
+            return argument if made is None else made_again(made)
+
+        def made_again(made: Derived) -> Tensor:
+            args = [value_of(argument) for argument in made.args]
+            kwargs = {name: value_of(argument) for name, argument in made.kwargs.items()}
+            output = made.function(*args, **kwargs)
+            result: Tensor = output if made.position is None else output[made.position]
+            return result
+
+        return made_again(recorder.derived[id(tensor)])
+
+    return replay

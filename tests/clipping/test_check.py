@@ -1,0 +1,83 @@
+"""What :func:`check` finds, and the converter that it recommends."""
+
+import pytest
+import torch
+from tests.clipping import models
+from tests.clipping.comparing import assert_right, cross_entropy
+from torch import nn
+
+from dither.clipping import check, clipped_sum, replace_batch_norm
+from dither.validate import InvalidValueError
+
+
+def verdicts(model: nn.Module, example: object = None) -> list[tuple[str, str]]:
+    return [(f.verdict, f.where) for f in check(model, example).findings]
+
+
+def test_nothing_is_found_in_a_plain_model() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    assert check(model).ok
+    assert verdicts(model, torch.randn(5, 4)) == []
+    assert str(check(model, torch.randn(5, 4))) == "nothing found"
+
+
+def test_layers_are_found_by_their_paths() -> None:
+    model = nn.Sequential(
+        nn.Sequential(nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4)),
+        nn.InstanceNorm1d(4, track_running_stats=True),
+        nn.LSTM(4, 3),
+    )
+    assert verdicts(model) == [
+        ("refused", "0.1 (BatchNorm1d)"),
+        ("refused", "1 (InstanceNorm1d)"),
+        ("slow", "2 (LSTM)"),
+    ]
+    assert not check(model).ok
+    assert "replace_batch_norm" in str(check(model))
+
+
+def test_an_example_shows_what_cannot_be_seen_otherwise() -> None:
+    x = torch.randn(5, 4)
+    assert verdicts(models.Opaque(), x) == [
+        ("slow", "weight is used where the engine cannot see it")
+    ]
+    assert verdicts(models.Bare(), x) == [("slow", "einsum with last")]
+    refused = check(models.Mixing(), x)
+    assert [f.verdict for f in refused.findings] == ["refused"]
+    assert "every record by itself" in str(refused)
+    slow = check(models.SequenceFirst(), torch.randn(5, 5, 4))
+    assert slow.ok
+    assert "linear with layer.weight" in str(slow)
+    assert verdicts(models.GPT(), torch.randint(11, (5, 5))) == []
+
+
+def test_randomness_shows_as_a_difference() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 32), nn.Dropout(0.5), nn.Linear(32, 3))
+    assert not check(model, torch.randn(5, 4)).ok
+    assert check(model.eval(), torch.randn(5, 4)).ok
+
+
+def test_an_example_of_one_record_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="example must have at least two records, got 1"):
+        check(nn.Linear(4, 3), torch.randn(1, 4))
+
+
+def test_batch_norm_is_replaced() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 12, 3), nn.BatchNorm2d(12), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)
+    )
+    with torch.no_grad():
+        model[1].weight.uniform_()
+    converted = replace_batch_norm(model, groups=8)
+    assert isinstance(model[1], nn.BatchNorm2d)
+    assert isinstance(converted[1], nn.GroupNorm)
+    assert converted[1].num_groups == 4
+    torch.testing.assert_close(converted[1].weight, model[1].weight)
+    assert converted[1].weight is not model[1].weight
+    x, y = torch.randn(4, 1, 4, 4), torch.randint(3, (4,))
+    assert check(converted, x).ok
+    assert_right(converted, x, y)
+    clipped_sum(converted, cross_entropy, x, y, clip_norm=1.0)
+    assert isinstance(replace_batch_norm(nn.BatchNorm1d(4)), nn.GroupNorm)
