@@ -30,6 +30,7 @@ bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.accounting
 	$(BIN)/python -m benchmarks.shaping
+	$(BIN)/python -m benchmarks.clipping
 
 evidence: $(READY) ## the long checks: many more random cases than `make test` draws
 	OPENBLAS_NUM_THREADS=1 HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"

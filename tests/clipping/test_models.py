@@ -63,6 +63,6 @@ def test_sequences_as_long_as_the_batch(records: int) -> None:
     inputs = torch.randn(records, 5, 4)
     targets = torch.randint(3, (records,))
     model = models.SequenceFirst()
-    fallback = "does not have the records along its first dimension" if records == 5 else None
+    fallback = "records along the first dimension" if records == 5 else None
     assert_right(model, inputs, targets, fallback=fallback)
     assert_right(models.GPT(), torch.randint(11, (records, 5)), torch.randint(11, (records, 5)))

@@ -1,6 +1,7 @@
 """A batch is a tensor, a tuple or a dict of tensors; the first dimension counts the records."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -60,6 +61,17 @@ def take(batch: Any, records: slice) -> Any:
     return batch
 
 
+def copied(batch: Any) -> Any:
+    """Return a copy of a batch, for a model that may change what it is given."""
+    if isinstance(batch, Tensor):
+        return batch.clone()
+    if isinstance(batch, Mapping):
+        return {key: copied(value) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(copied(value) for value in batch)
+    return batch
+
+
 def forward(model: Callable[..., Any], inputs: Any) -> Any:
     """Call the model: a tuple gives positional arguments, a dict gives keywords."""
     if isinstance(inputs, Mapping):
@@ -89,3 +101,16 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which gradients of this type are computed: never half precision."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+@contextmanager
+def unchanged(model: nn.Module, inputs: Any) -> Iterator[Callable[..., Any]]:
+    """Give a model to try: its buffers and the random numbers are afterwards as before."""
+    devices = {t.device.index for t in tensors(inputs) if t.device.type == "cuda"}
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    def on_copies(*args: Any, **kwargs: Any) -> Any:
+        return torch.func.functional_call(model, buffers, args, kwargs)
+
+    with torch.random.fork_rng(devices=list(devices)):
+        yield on_copies if buffers else model

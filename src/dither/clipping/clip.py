@@ -7,8 +7,11 @@ from torch import Tensor
 
 from dither.clipping.contributions import Contribution, unit
 
-TOLERANCE = 1e-4
-"""A record whose squared norm may be off by more than this share is computed in float64."""
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-11}
+"""A record whose squared norm may be off by more than this share is computed again in float64."""
+
+SMALLEST_CLIP_NORM = 1e-10
+"""Below this, squares that are lost in float32 would matter: everything is done in float64."""
 
 
 def clip(
@@ -17,12 +20,15 @@ def clip(
     """Return the sum of the clipped gradients by name, and every record's norm before clipping.
 
     The clip factor of a record is ``clip_norm`` over its norm *plus* the bound on what rounding
-    hides of the norm. Where that bound is more than ``TOLERANCE`` of the norm, as it is if large
+    hides of the norm. Where that bound is more than the tolerance of the type, as it is if large
     terms cancel, or if the norm overflows, the record is computed again in float64, norm and sum.
     A record whose gradient is not finite even then counts as zero.
     """
     squared, error = _totals(contributions)
-    ordinary = error - TOLERANCE * squared <= 0.0  # NaN and ∞ − ∞ are not
+    tolerance = min(TOLERANCE[part.dtype] for part in contributions.values())
+    ordinary = error - tolerance * squared <= 0.0  # NaN and ∞ − ∞ are not
+    if clip_norm < SMALLEST_CLIP_NORM:
+        ordinary = torch.zeros_like(ordinary)
     if ordinary.all():
         weights = _weights(squared, error, clip_norm)
         return _sums(contributions, weights), squared.sqrt()

@@ -6,18 +6,19 @@ themselves. Three kinds are enough: gradients that are small anyway (:class:`Per
 outer products as matrix products have them (:class:`Outer`), and rows of a table
 (:class:`Lookup`). A parameter that is used twice has a :class:`Summed` one.
 
-**Rounding.** The bound beside a squared norm covers what rounding can hide of it: a record must not
-look smaller than it is. Gradients that are kept are summed as they are, and only the rounding of
-their norm counts. Otherwise norm and sum are two computations on the same factors, and large terms
-that cancel leave errors in proportion to S = Σ_t ‖l_t‖·‖r_t‖ instead of the norm. So inner
-products, in which cancellation is worst, are taken in float64, and gradients that are formed for
-their norms alone are added up in blocks of 64 terms: with u the unit roundoff, sums of 64 equal
-terms are off by up to 14u, and blocks of T/64 sums by T/320·u more.
+**Rounding.** The bound beside a squared norm covers what rounding can hide of it, in the norm or in
+the sum: a record must not count for more than its norm says. Gradients that are kept are summed as
+they are, and only the rounding of their norm counts. Otherwise norm and sum are two computations
+on the same factors, and large terms that cancel leave errors in proportion to S = Σ_t ‖l_t‖·‖r_t‖,
+what the norm would be if nothing cancelled. Inner products, in which cancellation is worst, are
+taken in float64; gradients that are formed for their norms alone are added up in blocks of 64
+terms: with u the unit roundoff, sums of 64 equal terms are off by up to 14u, and T/64 such sums by
+T/320·u more.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from math import prod
+from math import prod, sqrt
 from typing import Self
 
 import torch
@@ -60,6 +61,10 @@ class Contribution(ABC):
         """
 
     @abstractmethod
+    def magnitudes(self) -> Tensor:
+        """Return what the norms would be if no terms cancelled, one a record."""
+
+    @abstractmethod
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return Σ_i weights[i]·gradient[i]."""
 
@@ -83,7 +88,10 @@ class PerRecord(Contribution):
         return self.gradients[start:stop]
 
     def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
-        return row_norms(self.gradients.reshape(self.records, -1)).square_(), None
+        return row_norms(self.gradients.reshape(self.records, -1)).double().square_(), None
+
+    def magnitudes(self) -> Tensor:  # noqa: D102
+        return row_norms(self.gradients.reshape(self.records, -1))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
         flat = self.gradients.reshape(self.records, -1)
@@ -156,6 +164,7 @@ class Outer(Contribution):
         self.dtype = left.dtype
         self.shape = tuple(shape or (self.groups * self.height, right.width))
         self.axes = tuple(axes or range(len(self.shape)))
+        self._always_form = False
         self._kept: PerRecord | None = None
 
     def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
@@ -165,11 +174,14 @@ class Outer(Contribution):
 
     def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
         if self.terms == 1 and self.groups == 1:
-            lengths = row_norms(self.left) * row_norms(self.right.rows(0, self.records))
-            return lengths.view(self.records).square_(), None
-        if self.inner_products_are_cheaper():
+            return self.magnitudes().square_(), None
+        if self.inner_products_are_cheaper() and not self._always_form:
             return self._norms_by_inner_products()
         return self._norms_by_forming()
+
+    def magnitudes(self) -> Tensor:  # noqa: D102
+        pieces = [self._lengths(i, j, right) for i, j, right in self._rights()]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def inner_products_are_cheaper(self) -> bool:
         """Return whether T²·(p + D) operations in float64 are clearly fewer than T·p·D."""
@@ -189,21 +201,34 @@ class Outer(Contribution):
         return total.view(self.shape).permute(self.axes)
 
     def select(self, records: Tensor) -> Self:  # noqa: D102
-        return type(self)(self.left[records], self.right.select(records), self.shape, self.axes)
+        made = type(self)(self.left[records], self.right.select(records), self.shape, self.axes)
+        made._kept = None if self._kept is None else self._kept.select(records)
+        return made
 
     def double(self) -> Self:  # noqa: D102
-        return type(self)(self.left.double(), self.right.double(), self.shape, self.axes)
+        made = type(self)(self.left.double(), self.right.double(), self.shape, self.axes)
+        made._always_form = True
+        return made
+
+    def _lengths(self, start: int, stop: int, right: Tensor) -> Tensor:
+        """Return Σ_t ‖l_t‖·‖r_t‖ of these records, not less for squares that were lost."""
+        lost = torch.finfo(self.dtype).tiny ** 0.5
+        lefts = row_norms(self.left[start:stop]).double() + sqrt(self.height) * lost
+        rights = row_norms(right) + sqrt(self.right.width) * lost
+        return torch.sum(lefts * rights, dim=(1, 2))
 
     def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
-        squared, bound = [], []
+        squared, magnitudes = [], []
         for i, j, right in self._rights(self.terms**2):
             left, right = self.left[i:j].double(), right.double()
             lefts, rights = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
             diagonals = lefts.diagonal(dim1=2, dim2=3) * rights.diagonal(dim1=2, dim2=3)
-            bound.append(diagonals.sqrt_().sum((1, 2)).square_())
+            magnitudes.append(diagonals.sqrt_().sum((1, 2)))
             squared.append(lefts.mul_(rights).sum((1, 2, 3)))
+        whole, most = torch.cat(squared), torch.cat(magnitudes)
         terms = self.height + self.right.width + self.terms**2
-        return torch.cat(squared), terms * unit(torch.float64) * torch.cat(bound)
+        hidden = hidden_by_the_sum(whole, most, self.terms, self.dtype)
+        return whole, hidden + terms * unit(torch.float64) * most.square()
 
     def _norms_by_forming(self) -> tuple[Tensor, Tensor | None]:
         size = prod(self.shape)
@@ -220,15 +245,14 @@ class Outer(Contribution):
                 self._form(i, j, right, into.flatten(0, 1))
             else:
                 self._form_in_blocks(i, j, right, into.flatten(0, 1))
-                lengths = row_norms(self.left[i:j]) * row_norms(right)
-                magnitudes.append(lengths.sum((1, 2)))
+                magnitudes.append(self._lengths(i, j, right))
             norms.append(row_norms(into.flatten(1)))
         lengths = torch.cat(norms)
         if keep and formed is not None:
             self._kept = PerRecord(formed.view(self.records, *self.shape))
-            return lengths.square_(), None
-        hidden = (16.0 + self.terms / 256.0) * unit(self.dtype) * torch.cat(magnitudes)
-        return lengths.square(), hidden * (2.0 * lengths + hidden)
+            return lengths.double().square_(), None
+        squared = lengths.double().square_()
+        return squared, hidden_by_the_sum(squared, torch.cat(magnitudes), self.terms, self.dtype)
 
     def _form(self, start: int, stop: int, right: Tensor, into: Tensor | None = None) -> Tensor:
         left = self.left[start:stop].flatten(0, 1).transpose(1, 2)
@@ -268,9 +292,9 @@ class Lookup(Contribution):
     """
 
     def __init__(self, indices: Tensor, values: Tensor, size: int) -> None:
-        self.indices, self.values, self.size = indices, values, size
         self.records, self.terms, self.width = values.shape
-        self.dtype = values.dtype
+        self.indices, self.values, self.size, self.dtype = indices, values, size, values.dtype
+        self._sums: tuple[Tensor, Tensor, Tensor] | None = None
 
     def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
         count = stop - start
@@ -281,25 +305,34 @@ class Lookup(Contribution):
         return table.view(count, self.size, self.width)
 
     def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
-        owners = torch.arange(self.records, device=self.indices.device)
-        keys = (self.indices + owners[:, None] * self.size).flatten()
-        used, places = keys.unique(return_inverse=True)
-        sums = self.values.new_zeros(len(used), self.width, dtype=torch.float64)
-        sums.index_add_(0, places, self.values.flatten(0, 1).double())
-        squared = sums.new_zeros(self.records)
-        squared.index_add_(0, used // self.size, row_norms(sums).square_())
-        return squared, None
+        owners, _, sums = self._by_record()
+        squared = sums.new_zeros(self.records, dtype=torch.float64)
+        return squared.index_add_(0, owners, row_norms(sums).double().square_()), None
+
+    def magnitudes(self) -> Tensor:  # noqa: D102
+        return row_norms(self.values).sum(1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
+        owners, indices, sums = self._by_record()
         table = self.values.new_zeros(self.size, self.width)
-        weighted = (self.values * weights[:, None, None]).flatten(0, 1)
-        return table.index_add_(0, self.indices.flatten(), weighted)
+        return table.index_add_(0, indices, sums * weights[owners, None])
 
     def select(self, records: Tensor) -> Self:  # noqa: D102
         return type(self)(self.indices[records], self.values[records], self.size)
 
     def double(self) -> Self:  # noqa: D102
         return type(self)(self.indices, self.values.double(), self.size)
+
+    def _by_record(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, for every row that a record used: the record, the row, its gradient."""
+        if self._sums is None:
+            records = torch.arange(self.records, device=self.indices.device)
+            keys = (self.indices + records[:, None] * self.size).flatten()
+            used, places = keys.unique(return_inverse=True)
+            sums = self.values.new_zeros(len(used), self.width, dtype=torch.float64)
+            sums.index_add_(0, places, self.values.flatten(0, 1).double())
+            self._sums = used // self.size, used % self.size, sums.to(self.dtype)
+        return self._sums
 
 
 class Summed(Contribution):
@@ -316,11 +349,20 @@ class Summed(Contribution):
     def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
         exact, size = self.double(), self.rows(0, 1).numel()
         if self._inner_products_are_cheaper(size):
-            return exact._norms_by_inner_products()
-        norms = [
-            row_norms(exact.rows(i, j).reshape(j - i, -1)) for i, j in chunks(self.records, 0, size)
-        ]
-        return torch.cat(norms).square_(), None
+            squared, hidden = exact._norms_by_inner_products()
+        else:
+            norms = [
+                row_norms(exact.rows(i, j).reshape(j - i, -1))
+                for i, j in chunks(self.records, 0, size)
+            ]
+            squared = torch.cat(norms).square_()
+            hidden = torch.zeros_like(squared)
+        return squared, hidden + hidden_by_the_sum(
+            squared, self.magnitudes(), self._terms(), self.dtype
+        )
+
+    def magnitudes(self) -> Tensor:  # noqa: D102
+        return torch.stack([part.magnitudes() for part in self.parts]).sum(0)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
         first, *others = (part.weighted_sum(weights) for part in self.parts)
@@ -332,11 +374,13 @@ class Summed(Contribution):
     def double(self) -> Self:  # noqa: D102
         return type(self)([part.double() for part in self.parts])
 
+    def _terms(self) -> int:
+        return sum(part.terms if isinstance(part, Outer | Lookup) else 1 for part in self.parts)
+
     def _inner_products_are_cheaper(self, size: int) -> bool:
-        if not all(_has_inner_products(part) for part in self.parts):
-            return False
-        terms = sum(part.terms for part in self.parts if isinstance(part, Outer | Lookup))
-        return 2 * terms * terms < size
+        return (
+            all(_has_inner_products(part) for part in self.parts) and 2 * self._terms() ** 2 < size
+        )
 
     def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
         squared = torch.zeros(())
@@ -344,9 +388,8 @@ class Summed(Contribution):
             squared = squared + _inner_products(part, part)
             for other in self.parts[:position]:
                 squared = squared + 2.0 * _inner_products(part, other)
-        magnitudes = torch.stack([_magnitudes(part) for part in self.parts]).sum(0)
         terms = sum(sum(each.shape[1:]) for part in self.parts for each in _factors(part))
-        return squared, terms * unit(self.dtype) * magnitudes.square_()
+        return squared, terms * unit(self.dtype) * self.magnitudes().square_()
 
 
 def row_norms(values: Tensor) -> Tensor:
@@ -362,6 +405,14 @@ def row_norms(values: Tensor) -> Tensor:
     if whole < length:
         norms = torch.hypot(norms, torch.linalg.vector_norm(values[..., whole:], dim=-1))
     return norms
+
+
+def hidden_by_the_sum(
+    squared: Tensor, magnitudes: Tensor, terms: int, dtype: torch.dtype
+) -> Tensor:
+    """Return what cancellation may hide of squared norms if the sum is computed in this type."""
+    error = (16.0 + terms / 256.0) * unit(dtype) * magnitudes.double()
+    return error * (2.0 * squared.clamp(min=0.0).sqrt() + error)
 
 
 def unit(dtype: torch.dtype) -> float:
@@ -409,13 +460,6 @@ def _inner_products(one: Contribution, other: Contribution) -> Tensor:
         picked = other_heights[:, None, :].expand(-1, heights.shape[1], -1)
         return (common * heights.gather(2, picked)).sum((1, 2))
     return (common * (heights @ other_heights.transpose(1, 2))).sum((1, 2))
-
-
-def _magnitudes(part: Contribution) -> Tensor:
-    """Return what the norms would be if no terms cancelled."""
-    heights, widths = _factors(part)
-    lengths = row_norms(widths)
-    return (lengths * row_norms(heights) if heights.is_floating_point() else lengths).sum(1)
 
 
 def _factors(part: Contribution) -> tuple[Tensor, Tensor]:

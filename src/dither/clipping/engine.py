@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,14 +14,15 @@ from dither.clipping.batch import Loss, count, forward, losses_of, take, trainab
 from dither.clipping.clip import clip
 from dither.clipping.oracle import oracle
 from dither.clipping.proof import (
-    Pattern,
     is_proven,
     pattern_of,
     prove,
     refuse_hidden_uses,
     refuse_mixed_records,
+    remember,
+    weighted_gradients,
 )
-from dither.clipping.recorder import Recorder, recording
+from dither.clipping.recorder import Recorder, watching
 from dither.clipping.refusals import refuse_unsound_layers
 from dither.clipping.registry import UnseenUseError
 from dither.clipping.result import ClippedSum
@@ -31,6 +32,7 @@ from dither.validate import count as whole_number
 
 __all__ = ["FallbackWarning", "clipped_sum", "rules"]
 
+Tell = Callable[[nn.Module, str], None]
 _told: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
 
 
@@ -123,24 +125,25 @@ def fast_piece(
     targets: Any,
     records: int,
     clip_norm: float,
-    tell: Callable[[nn.Module, str], None] = tell,
+    tell: Tell = tell,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the clipped sum and the norms by the fast engine, or by the oracle if need be."""
-    parameters = trainable(model)
+    recorder = Recorder(trainable(model), (inputs, targets), records)
     try:
-        with (
-            torch.enable_grad(),
-            recording(model, parameters, (inputs, targets), records) as recorder,
-        ):
+        with torch.enable_grad(), watching(model, recorder):
             losses = losses_of(loss, forward(model, inputs), targets, records)
         refuse_hidden_uses(recorder, losses)
-        pattern = pattern_of(model, recorder)
-        if not is_proven(model, pattern):
+        pattern = pattern_of(model, loss, recorder)
+        proven = is_proven(model, pattern, recorder)
+        result, gradients = finish(model, recorder, losses, proven, clip_norm, tell)
+        if not proven and records > 1:
             refuse_mixed_records(model, loss, inputs, targets, records)
-        return finish(model, recorder, losses, pattern, clip_norm, tell)
+            remember(model, pattern, gradients)
     except UnseenUseError as reason:
+        refuse_mixed_records(model, loss, inputs, targets, records, by_losses_alone=True)
         tell(model, f"{reason}: the whole model is computed record by record, which is slow")
-    return oracle(model, loss, inputs, targets, records, clip_norm)
+        return oracle(model, loss, inputs, targets, records, clip_norm)
+    return result
 
 
 @torch.no_grad()
@@ -148,37 +151,35 @@ def finish(
     model: nn.Module,
     recorder: Recorder,
     losses: Tensor,
-    pattern: Pattern,
+    proven: bool,
     clip_norm: float,
-    tell: Callable[[nn.Module, str], None] = tell,
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the clipped sum and the norms of a batch whose forward pass was recorded."""
+    tell: Tell = tell,
+) -> tuple[tuple[dict[str, Tensor], Tensor], Mapping[int, Gradients]]:
+    """Return the clipped sum and the norms of a recorded batch, and the outputs' gradients."""
     sums: dict[str, Tensor] = {}
     norms = losses.new_zeros(recorder.records)
-    if losses.requires_grad:
-        proven = is_proven(model, pattern)
-        gradients = _output_gradients(recorder, losses, retain_graph=not proven)
-        parts, slow = contributions(recorder, gradients)
-        for call in slow:
-            tell(model, f"{call}: no rule, so this call alone is repeated for every record")
-        if not proven:
-            prove(model, pattern, recorder, losses, gradients, parts)
-        if parts:
-            sums, norms = clip(parts, clip_norm)
-    return _complete(sums, recorder), norms.to(wide(losses.dtype))
+    gradients: Mapping[int, Gradients] = {}
+    with torch.autocast(losses.device.type, enabled=False):
+        if losses.requires_grad:
+            expected = None if proven else weighted_gradients(recorder, losses)
+            gradients = _output_gradients(recorder, losses)
+            parts, slow = contributions(recorder, gradients)
+            for call in slow:
+                tell(model, f"{call}: no rule, so this call alone is repeated for every record")
+            for name in sorted(recorder.data_dependent):
+                tell(model, f"{name} may move records: every batch is compared with autograd")
+            if expected is not None:
+                prove(recorder, gradients, parts, expected)
+            if parts:
+                sums, norms = clip(parts, clip_norm)
+    return (_complete(sums, recorder), norms.to(wide(losses.dtype))), gradients
 
 
-def _output_gradients(
-    recorder: Recorder, losses: Tensor, retain_graph: bool
-) -> dict[int, Gradients]:
+def _output_gradients(recorder: Recorder, losses: Tensor) -> dict[int, Gradients]:
     edges = [edge for use in recorder.uses for edge in use.edges if edge is not None]
-    found = iter(
-        torch.autograd.grad(
-            losses, edges, torch.ones_like(losses), retain_graph=retain_graph, allow_unused=True
-        )
-        if edges
-        else ()
-    )
+    with torch.enable_grad():  # the gradient of a scalar: anything else makes torch import sympy
+        total = losses.sum()
+    found = iter(torch.autograd.grad(total, edges, allow_unused=True) if edges else ())
     return {
         position: [None if edge is None else next(found) for edge in use.edges]
         for position, use in enumerate(recorder.uses)

@@ -1,13 +1,23 @@
 """The truth, slow and obvious: one gradient a record, clipped, added up."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dither.clipping.batch import Loss, forward, losses_of, take, trainable, wide
+from dither.clipping.batch import (
+    Loss,
+    copied,
+    forward,
+    losses_of,
+    take,
+    tensors,
+    trainable,
+    unchanged,
+    wide,
+)
 
 PIECE = 2**26
 """Numbers that the gradients of the records of a piece may occupy together."""
@@ -22,19 +32,27 @@ def oracle(
     norms: list[Tensor] = []
     size = max(1, sum(parameter.numel() for parameter in parameters.values()))
     step = max(1, min(records, PIECE // size))
+    device = next(iter(tensors(inputs))).device.type
     for start in range(0, records, step):
         piece = slice(start, min(records, start + step))
-        rows = per_record_gradients(model, loss, take(inputs, piece), take(targets, piece), piece)
-        _add_clipped(sums, norms, rows, clip_norm)
+        with unchanged(model, inputs) as same, torch.enable_grad():
+            part = take(inputs, piece), take(targets, piece), piece.stop - piece.start
+            rows = per_record_gradients(model, same, loss, *part)
+        with torch.autocast(device, enabled=False), torch.no_grad():
+            _add_clipped(sums, norms, rows, clip_norm)
     return sums, torch.cat(norms).to(_norm_type(parameters.values()))
 
 
 def per_record_gradients(
-    model: nn.Module, loss: Loss, inputs: Any, targets: Any, piece: slice
+    model: nn.Module,
+    called: Callable[..., Any],
+    loss: Loss,
+    inputs: Any,
+    targets: Any,
+    records: int,
 ) -> dict[str, Tensor]:
     """Return parameter name → one gradient a record: by vmap if that works, else by a loop."""
-    records = piece.stop - piece.start
-    first = _gradients_of(model, loss, inputs, targets, 0)
+    first = _gradients_of(model, called, loss, inputs, targets, 0)
     if records > 1:
         try:
             rows = _by_vmap(model, loss, inputs, targets)
@@ -42,7 +60,7 @@ def per_record_gradients(
             rows = {}
         if rows and all(_same(rows[name][0], gradient) for name, gradient in first.items()):
             return rows
-    others = [_gradients_of(model, loss, inputs, targets, record) for record in range(1, records)]
+    others = [_gradients_of(model, called, loss, inputs, targets, i) for i in range(1, records)]
     return {name: torch.stack([each[name] for each in (first, *others)]) for name in first}
 
 
@@ -65,11 +83,16 @@ def _by_vmap(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> dict[st
 
 
 def _gradients_of(
-    model: nn.Module, loss: Loss, inputs: Any, targets: Any, record: int
+    model: nn.Module,
+    called: Callable[..., Any],
+    loss: Loss,
+    inputs: Any,
+    targets: Any,
+    record: int,
 ) -> dict[str, Tensor]:
     only = slice(record, record + 1)
     parameters = trainable(model)
-    losses = losses_of(loss, forward(model, take(inputs, only)), take(targets, only), 1)
+    losses = losses_of(loss, forward(called, copied(take(inputs, only))), take(targets, only), 1)
     if not losses.requires_grad:
         return {name: torch.zeros_like(p) for name, p in parameters.items()}
     found: tuple[Tensor | None, ...] = torch.autograd.grad(

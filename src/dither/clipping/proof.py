@@ -5,12 +5,15 @@ that no rule foresaw. So nothing is taken on trust:
 
 - every batch: each path of the autograd graph from the losses to a parameter must pass through a
   use that was seen (:func:`refuse_hidden_uses`);
-- the first batch on which a model shows a new pattern of uses: one record's gradient by plain
-  autograd must be what the contributions say, must reach nothing but that record's part of every
-  layer's output, and its loss must not change when the other records are left out.
+- the first batch on which a model shows a new pattern, which is the whole sequence of functions
+  that the batch went through: a weighted sum of the records' gradients must be what plain autograd
+  gives, with a weight of its own for every record, so that no two can be mistaken for each other
+  (:func:`prove`); and exchanging one record must leave all the others as they are, from the inputs
+  of every layer to the losses (:func:`refuse_mixed_records`);
+- every batch again, if the model can move records about depending on their values or on chance.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,15 +22,28 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
-from dither.clipping.batch import Loss, forward, losses_of, take, tensors
+from dither.clipping.batch import (
+    Loss,
+    copied,
+    forward,
+    losses_of,
+    tensors,
+    trainable,
+    unchanged,
+    wide,
+)
 from dither.clipping.contributions import Contribution
-from dither.clipping.recorder import Recorder
+from dither.clipping.recorder import Fingerprinter, Recorder, watching
 from dither.clipping.registry import UnseenUseError
-from dither.clipping.uses import Gradients, prepared_gradient, use_layout
+from dither.clipping.uses import Gradients, use_layout
 from dither.validate import InvalidValueError
 
 Pattern = tuple[object, ...]
 _proven: WeakKeyDictionary[nn.Module, set[Pattern]] = WeakKeyDictionary()
+
+
+class NothingToCompareError(UnseenUseError):
+    """No record of a batch has a finite gradient, so that nothing can be proven with it."""
 
 
 def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
@@ -57,8 +73,8 @@ def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
         ahead += seen[node] if node in seen else [follower for follower, _ in node.next_functions]
 
 
-def pattern_of(model: nn.Module, recorder: Recorder) -> Pattern:
-    """Return what a proof depends on: which functions met which parameters, in which layout."""
+def pattern_of(model: nn.Module, loss: Loss, recorder: Recorder) -> Pattern:
+    """Return what a proof depends on: all functions that were called, and the uses' layouts."""
     uses = tuple(
         (
             use.function,
@@ -68,160 +84,118 @@ def pattern_of(model: nn.Module, recorder: Recorder) -> Pattern:
         )
         for use in recorder.uses
     )
-    return (model.training, uses)
+    return (model.training, getattr(loss, "__code__", type(loss)), recorder.trace, uses)
 
 
-def is_proven(model: nn.Module, pattern: Pattern) -> bool:
-    """Return whether this pattern was compared with autograd before."""
-    return pattern in _proven.get(model, ())
+def is_proven(model: nn.Module, pattern: Pattern, recorder: Recorder) -> bool:
+    """Return whether this pattern was compared with autograd before, once and for all."""
+    return not recorder.data_dependent and pattern in _proven.get(model, ())
 
 
-def prove(
-    model: nn.Module,
-    pattern: Pattern,
-    recorder: Recorder,
-    losses: Tensor,
-    gradients: Mapping[int, Gradients],
-    contributions: Mapping[str, Contribution],
-) -> None:
-    """Compare one record's gradient with plain autograd, and see that it is this record's alone."""
-    if recorder.records == 0:
-        return
-    record = _telling_record(contributions, recorder.records)
-    places = [
-        (position, k, edge)
-        for position, use in enumerate(recorder.uses)
-        for k, edge in enumerate(use.edges)
-        if edge is not None
-    ]
-    leaves = [get_gradient_edge(parameter) for parameter in recorder.parameters.values()]
-    only = torch.zeros_like(losses)
-    only[record] = 1.0
-    found = torch.autograd.grad(
-        losses,
-        [edge for _, _, edge in places] + leaves,
-        only,
-        allow_unused=True,
-        retain_graph=True,
-    )
-    alone = found[: len(places)]
-    expected = dict(zip(recorder.parameters, found[len(places) :], strict=True))
-    told = [
-        _stays_in_its_record(record, recorder, gradients[position][k], single, position)
-        for (position, k, _), single in zip(places, alone, strict=True)
-    ]
-    _compare_with_autograd(record, expected, contributions)
-    if all(told) and recorder.records > 1:
+def remember(model: nn.Module, pattern: Pattern, gradients: Mapping[int, Gradients]) -> None:
+    """Take a pattern as proven, unless a use had no gradient that could have been compared."""
+    given = [g for each in gradients.values() for g in each if g is not None]
+    if all(bool(gradient.any()) for gradient in given):
         _proven.setdefault(model, set()).add(pattern)
 
 
-def refuse_mixed_records(
-    model: nn.Module, loss: Loss, inputs: Any, targets: Any, records: int
+def weighted_gradients(recorder: Recorder, losses: Tensor) -> dict[str, Tensor | None]:
+    """Return a sum of the records' gradients by plain autograd, with another weight for each."""
+    with torch.enable_grad():
+        total = (losses * _weights(recorder.records).to(losses)).sum()
+    leaves = [get_gradient_edge(parameter) for parameter in recorder.parameters.values()]
+    found = torch.autograd.grad(total, leaves, allow_unused=True, retain_graph=True)
+    return dict(zip(recorder.parameters, found, strict=True))
+
+
+def prove(
+    recorder: Recorder,
+    gradients: Mapping[int, Gradients],
+    contributions: Mapping[str, Contribution],
+    expected: Mapping[str, Tensor | None],
 ) -> None:
-    """Raise if a record's loss depends on which other records are in the batch."""
+    """Compare the weighted sum of the contributions with the one by plain autograd."""
+    squared = {name: part.norms()[0] for name, part in contributions.items()}
+    if not all(bool(torch.isfinite(each).all()) for each in squared.values()):
+        raise NothingToCompareError("a record without a finite gradient, on a model's first batch")
+    known = [g for each in gradients.values() for g in each if g is not None]
+    tolerance = 3.0 * sqrt(max((torch.finfo(g.dtype).eps for g in known), default=0.0))
+    whole = sqrt(sum(float(each.sum()) for each in squared.values()))
+    for name, parameter in recorder.parameters.items():
+        gradient = expected[name]
+        scale = sqrt(float(squared[name].sum())) if name in squared else 0.0
+        difference = torch.zeros_like(parameter, dtype=wide(parameter.dtype))
+        if name in contributions:
+            part = contributions[name]
+            difference += part.weighted_sum(_weights(recorder.records).to(part.rows(0, 1)))
+        if gradient is not None:
+            difference -= gradient.to_dense() if gradient.is_sparse else gradient
+        if not float(difference.norm()) <= tolerance * (scale + 0.01 * whole):
+            raise UnseenUseError(
+                f"the gradient of {name} is not what plain autograd gives "
+                "(are the records along the first dimension?)"
+            )
+
+
+def refuse_mixed_records(
+    model: nn.Module,
+    loss: Loss,
+    inputs: Any,
+    targets: Any,
+    records: int,
+    by_losses_alone: bool = False,
+) -> None:
+    """Raise if anything about a record changes when another record of the batch is exchanged.
+
+    Inputs of layers are compared too, unless it is not known where they have their records.
+    """
     if records < 2:
         return
-    few = min(3, records)
-    parts = [slice(0, few), slice(0, few), *(slice(i, i + 1) for i in range(few))]
-    devices = {t.device.index for t in tensors(inputs) if t.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)), torch.no_grad():
-        together, again, *alone = (
-            losses_of(
-                loss,
-                forward(_on_copies_of_buffers(model), take(inputs, part)),
-                take(targets, part),
-                part.stop - part.start,
-            )
-            for part in parts
-        )
-    if not torch.equal(together, again):
-        return  # drawn at random (dropout), or not finite
-    slack = 8.0 * torch.finfo(together.dtype).eps ** (2.0 / 3.0) * (1.0 + together.abs())
-    if bool(((together - torch.cat(alone)).abs() > slack).any()):
+    changed = records // 2
+    other = _another(inputs, targets, records, changed)
+    others = torch.arange(records) != changed
+    found = []
+    for exchange in (False, True):
+        batch = copied((inputs, targets))
+        if exchange:
+            for part in tensors(batch):
+                part[changed] = part[other]
+        recorder = Fingerprinter(trainable(model), batch, records)
+        with unchanged(model, inputs) as same, torch.no_grad(), watching(model, recorder):
+            torch.manual_seed(0)
+            values = losses_of(loss, forward(same, batch[0]), batch[1], records)
+        inner = [] if by_losses_alone else recorder.fingerprints
+        found.append([*inner, values.double()])
+    before, after = found
+    mixed = len(before) != len(after) or any(
+        bool(_differ(one, two)[others.to(one.device)].any())
+        for one, two in zip(before, after, strict=True)
+    )
+    if mixed and recorder.data_dependent and not by_losses_alone:
+        raise UnseenUseError(f"{', '.join(sorted(recorder.data_dependent))} moves records about")
+    if mixed:
         raise InvalidValueError(
-            "model and loss must treat every record by itself, but the loss of a record changes "
-            "with the other records in its batch; dither.clipping.check(model) may say why"
+            "model and loss must treat every record by itself, but what happens to a record "
+            "changes with the other records in its batch; dither.clipping.check(model) may say why"
         )
 
 
-def _on_copies_of_buffers(model: nn.Module) -> Callable[..., Any]:
-    """Return the model as a function that cannot change the model's own buffers."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (
-            torch.func.functional_call(model, buffers, args, kwargs)
-            if buffers
-            else model(*args, **kwargs)
-        )
-
-    return call
+def _weights(records: int) -> Tensor:
+    """Return weights that are all different, the same ones every time."""
+    return 0.5 + torch.rand(records, generator=torch.Generator().manual_seed(0))
 
 
-def _telling_record(contributions: Mapping[str, Contribution], records: int) -> int:
-    total = torch.zeros(records, dtype=torch.float64)
-    for part in contributions.values():
-        total += part.norms()[0].double().cpu()
-    finite = torch.isfinite(total)
-    if not finite.any():
-        raise UnseenUseError("no record of the batch has a finite gradient to compare with")
-    return int(torch.where(finite, total, -1.0).argmax())
+def _another(inputs: Any, targets: Any, records: int, record: int) -> int:
+    """Return a record that differs from the given one, in its targets if possible."""
+    candidates = [i for i in range(records) if i != record][:32]
+    for parts in (tensors(targets), tensors((inputs, targets))):
+        for candidate in candidates:
+            if any(not torch.equal(part[candidate], part[record]) for part in parts):
+                return candidate
+    return candidates[0]
 
 
-def _compare_with_autograd(
-    record: int, expected: Mapping[str, Tensor | None], contributions: Mapping[str, Contribution]
-) -> None:
-    known = {name: gradient for name, gradient in expected.items() if gradient is not None}
-    scale = sqrt(sum(float(gradient.double().square().sum()) for gradient in known.values()))
-    for name, gradient in known.items():
-        part = contributions.get(name)
-        row = part.rows(record, record + 1)[0] if part is not None else torch.zeros_like(gradient)
-        if not _close(row, gradient.to_dense() if gradient.is_sparse else gradient, scale):
-            raise UnseenUseError(f"the rule for {name} does not give what autograd gives")
-    if part_without := set(contributions) - set(known):
-        for name in part_without:
-            row = contributions[name].rows(record, record + 1)
-            if not _close(row, torch.zeros_like(row), scale):
-                raise UnseenUseError(f"the rule for {name} gives a gradient where there is none")
-    norms = [part.norms() for part in contributions.values()]
-    squared = sum(float(each[record]) for each, _ in norms)
-    hidden = sum(float(each[record]) for _, each in norms if each is not None)
-    slack = max((_tolerance(part.dtype) for part in contributions.values()), default=0.0)
-    if abs(squared - scale**2) > 2.0 * slack * scale**2 + 8.0 * hidden:
-        raise UnseenUseError("the norm of a record is not what autograd gives")
-
-
-def _stays_in_its_record(
-    record: int, recorder: Recorder, batch: Tensor | None, single: Tensor | None, position: int
-) -> bool:
-    """Return whether the gradient was there to be compared; raise if it is not as it should be."""
-    use = recorder.uses[position]
-    layout = use_layout(use, recorder.records)
-    if batch is None or single is None:
-        return single is None and batch is None
-    if layout is None:
-        return True
-    of_batch, alone = (
-        prepared_gradient(gradient, layout, recorder.records) for gradient in (batch, single)
-    )
-    scale = float(alone[record].norm())
-    others = [i for i in range(recorder.records) if i != record]
-    if others and float(alone[others].abs().max()) > 0.0:
-        raise UnseenUseError(
-            f"{use.name} with {', '.join(recorder.parameters_in(use.args, use.kwargs))} "
-            "does not have the records along its first dimension"
-        )
-    if not _close(of_batch[record], alone[record], scale):
-        raise UnseenUseError(f"the gradient at {use.name} depends on other records")
-    return scale > 0.0
-
-
-def _close(one: Tensor, other: Tensor, scale: float) -> bool:
-    difference = (one.double() - other.double()).abs()
-    return bool(
-        difference.numel() == 0 or float(difference.max()) <= _tolerance(other.dtype) * scale
-    )
-
-
-def _tolerance(dtype: torch.dtype) -> float:
-    return 8.0 * sqrt(torch.finfo(dtype).eps)
+def _differ(one: Tensor, two: Tensor) -> Tensor:
+    """Return where two vectors differ by more than rounding; what is not finite is let be."""
+    difference = (one - two).abs()
+    return torch.isfinite(difference) & (difference > 1e-6 * (one.abs() + two.abs()))

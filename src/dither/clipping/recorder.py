@@ -21,8 +21,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dither.clipping import attention
-from dither.clipping.batch import tensors
-from dither.clipping.registry import layers_with_rules
+from dither.clipping.batch import tensors, wide
+from dither.clipping.layout import layout_of
+from dither.clipping.moving import may_depend_on_data, moves_records
+from dither.clipping.registry import layers_with_rules, treats_leading_alike
 from dither.validate import InvalidValueError
 
 _EXPANDING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to}
@@ -40,7 +42,7 @@ class Use:
         from_batch: the ids of the tensors among them that come from the batch.
         shapes: of the outputs.
         edges: the outputs' places in the graph, None for those without a gradient.
-        sources: the nodes that made the inputs which come from the batch.
+        sources: the nodes that made the inputs which do not stand for parameters.
         versions: the inputs with their version counters, which change with their values.
     """
 
@@ -68,6 +70,7 @@ class Derived:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     position: int | None
+    version: int
 
 
 class Recorder(TorchFunctionMode):
@@ -78,6 +81,8 @@ class Recorder(TorchFunctionMode):
         self.parameters = dict(parameters)
         self.records = records
         self.uses: list[Use] = []
+        self.trace = 0
+        self.data_dependent: set[str] = set()
         self.derived: dict[int, Derived] = {}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._batch = batch
@@ -107,6 +112,8 @@ class Recorder(TorchFunctionMode):
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
         output = func(*args, **kwargs)
         made = tensors(output)
+        if may_depend_on_data(func) and self._moves_records(func, args, kwargs, given):
+            self.data_dependent.add(func.__name__)
         if made:
             self._note(func, args, kwargs, before, made)
         return output
@@ -126,6 +133,14 @@ class Recorder(TorchFunctionMode):
         """Return whether the tensor is a parameter or was computed from parameters alone."""
         return id(tensor) in self._names or id(tensor) in self.derived
 
+    def was_changed(self, tensor: Any) -> bool:
+        """Return whether something derived, or what it was derived from, was changed in place."""
+        made = self.derived.get(id(tensor))
+        return made is not None and (
+            made.value._version != made.version
+            or any(self.was_changed(each) for each in tensors((made.args, made.kwargs)))
+        )
+
     def enter_layer(self) -> None:
         """Look away: a layer with a rule of its own begins."""
         self._inside_layers += 1
@@ -137,6 +152,13 @@ class Recorder(TorchFunctionMode):
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
         before += [(p, p._version, None) for p in layer.parameters() if id(p) in self._names]
         self._note(layer, args, kwargs, before, tensors(output))
+
+    def _moves_records(
+        self, func: Callable[..., Any], args: Any, kwargs: Any, given: list[Tensor]
+    ) -> bool:
+        subjects = args[:1] if func is Tensor.__getitem__ else given
+        touched = func is torch.randperm or any(id(each) in self._from_batch for each in subjects)
+        return touched and moves_records(func, args, kwargs)
 
     def _note(
         self,
@@ -154,34 +176,74 @@ class Recorder(TorchFunctionMode):
             self._from_batch |= marks
         else:
             self._from_batch -= marks
-        if not held or self._inside_layers or not any(tensor.requires_grad for tensor in made):
+        if batch or spread:
+            self.trace = hash((self.trace, function))
+        if not held or self._inside_layers:
             return
         if batch or spread:
-            later = function in _IN_PLACE_SUMS
-            use = Use(
-                function,
-                args,
-                kwargs,
-                batch,
-                tuple(tensor.shape for tensor in made),
-                tuple(get_gradient_edge(t) if t.requires_grad else None for t in made),
-                tuple(node for t, _, node in before if id(t) in batch and node is not None),
-                tuple((t, t._version if later else version) for t, version, _ in before),
-            )
-            self.uses.append(use)
+            self._note_use(function, args, kwargs, batch, before, made)
             return
         for position, tensor in enumerate(made):
             if tensor.requires_grad and not self.stands_for_parameters(tensor):
                 place = position if len(made) > 1 else None
-                self.derived[id(tensor)] = Derived(tensor, function, args, kwargs, place)
+                version = tensor._version
+                self.derived[id(tensor)] = Derived(tensor, function, args, kwargs, place, version)
+
+    def _note_use(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        batch: frozenset[int],
+        before: list[tuple[Tensor, int, Node | None]],
+        made: list[Tensor],
+    ) -> None:
+        if not any(tensor.requires_grad for tensor in made):
+            return
+        later = function in _IN_PLACE_SUMS
+        use = Use(
+            function,
+            args,
+            kwargs,
+            batch,
+            tuple(tensor.shape for tensor in made),
+            tuple(get_gradient_edge(t) if t.requires_grad else None for t in made),
+            tuple(node for t, _, node in before if node and not self.stands_for_parameters(t)),
+            tuple((t, t._version if later else version) for t, version, _ in before),
+        )
+        self.uses.append(use)
+
+
+class Fingerprinter(Recorder):
+    """Notes, instead of the uses, one number a record for every input of a use."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], batch: Any, records: int) -> None:
+        super().__init__(parameters, batch, records)
+        self.fingerprints: list[Tensor] = []
+
+    def _note_use(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        batch: frozenset[int],
+        before: list[tuple[Tensor, int, Node | None]],
+        made: list[Tensor],
+    ) -> None:
+        alike = treats_leading_alike(function)
+        for tensor, _, _ in before:
+            layout = layout_of(tensor.shape, self.records, alike)
+            if id(tensor) in batch and layout is not None:
+                rows = layout.record_first(tensor.detach(), self.records)
+                rows = rows.reshape(self.records, -1)
+                rows = rows.to(wide(rows.dtype) if rows.is_floating_point() else torch.float32)
+                weights = torch.arange(rows.shape[1], dtype=rows.dtype, device=rows.device).cos_()
+                self.fingerprints.append(rows @ weights)
 
 
 @contextmanager
-def recording(
-    model: nn.Module, parameters: Mapping[str, Tensor], batch: Any, records: int
-) -> Iterator[Recorder]:
+def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
     """Watch what happens inside the ``with``; layers of registered kinds carry hooks meanwhile."""
-    recorder = Recorder(parameters, batch, records)
     hooks = []
     for layer in layers_with_rules(model):
         hooks.append(layer.register_forward_pre_hook(lambda *_: recorder.enter_layer()))
@@ -192,7 +254,7 @@ def recording(
         )
     try:
         with recorder:
-            yield recorder
+            yield
     finally:
         for hook in hooks:
             hook.remove()

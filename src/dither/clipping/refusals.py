@@ -50,7 +50,8 @@ def refuse_unsound_layers(model: nn.Module) -> None:
 
 def _may_be_unsound(layer: nn.Module) -> bool:
     return (
-        isinstance(layer, _SUSPICIOUS)
+        any(p is not None and p.is_complex() for p in layer._parameters.values())
+        or isinstance(layer, _SUSPICIOUS)
         or layer._compiled_call_impl is not None
         or "_orig_mod" in layer._modules
         or hasattr(layer, "_fsdp_wrapped_module")
@@ -65,6 +66,8 @@ def _refusal(layer: nn.Module) -> tuple[str, str] | None:
         )
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats and layer.training:
         return "keeps running statistics of the records", "make it with track_running_stats=False"
+    if any(p is not None and p.is_complex() for p in layer._parameters.values()):
+        return "has complex parameters", "keep real and imaginary parts as two parameters"
     if "_orig_mod" in layer._modules:
         return "is compiled by torch.compile", "pass the module that was compiled, _orig_mod"
     if layer._compiled_call_impl is not None:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 import torch
@@ -10,39 +9,13 @@ from torch import Tensor
 
 from dither.clipping.batch import tensors, wide
 from dither.clipping.contributions import KEPT, Contribution, PerRecord, Summed
+from dither.clipping.layout import Layout, layout_of
 from dither.clipping.recorder import Derived, Recorder, Use
 from dither.clipping.registry import Call, Rule, UnseenUseError, rule_of, treats_leading_alike
 from dither.clipping.rules.explicit import one_by_one
 from dither.clipping.rules.recurrent import is_recurrent, recurrent
 
 Gradients = Sequence[Tensor | None]
-
-
-class Layout(Enum):
-    """Where the records are in a tensor: first, second, or joined with the dimension after."""
-
-    FIRST = "first"
-    SECOND = "second"
-    JOINED = "joined"
-
-    def record_first(self, tensor: Tensor, records: int) -> Tensor:
-        """Return the tensor with one entry a record along the first dimension."""
-        if self is Layout.SECOND:
-            return tensor.transpose(0, 1)
-        if self is Layout.JOINED:
-            return tensor.view(records, -1, *tensor.shape[1:])
-        return tensor
-
-
-def layout_of(shape: Sequence[int], records: int, leading_alike: bool) -> Layout | None:
-    """Return where the records seem to be, going by the shape alone; a proof follows later."""
-    if shape and shape[0] == records:
-        return Layout.FIRST
-    if leading_alike and len(shape) >= 3 and shape[1] == records:
-        return Layout.SECOND
-    if leading_alike and len(shape) >= 2 and shape[0] and shape[0] % records == 0:
-        return Layout.JOINED
-    return None
 
 
 def contributions(
@@ -138,6 +111,8 @@ def _pulled_back(
     names = recorder.parameters_in(tensor)
     if id(tensor) not in recorder.derived:
         return [(names[0], part)]
+    if recorder.was_changed(tensor):
+        raise UnseenUseError(f"what was derived from {', '.join(names)} was changed in place")
     roots = [recorder.parameters[name].detach() for name in names]
     size = sum(root.numel() for root in roots) + tensor.numel()
     if part.records * size > 4 * KEPT:

@@ -1,0 +1,402 @@
+"""Models that try to get a record past its clip norm, and records that do so by rounding."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.clipping import models
+from tests.clipping.comparing import assert_right, by_loop, cross_entropy, distance, squares
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from dither.clipping import FallbackWarning, clipped_sum
+from dither.validate import InvalidValueError
+
+
+def quietly(*arguments: Any, **settings: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        return clipped_sum(*arguments, **settings)
+
+
+def assert_like_the_loop(
+    model: nn.Module, loss: Any, inputs: Any, records: int, clip_norm: float = 0.1
+) -> None:
+    total = quietly(model, loss, inputs, None, clip_norm=clip_norm)
+    expected, norms = by_loop(model, loss, inputs, None, clip_norm, records)
+    assert distance(total.gradients, expected) < 1e-4
+    torch.testing.assert_close(total.norms.double(), norms, rtol=1e-4, atol=1e-12)
+
+
+# --- records that are moved about ---------------------------------------------------------------
+
+
+class Masked(nn.Module):
+    """Only the terms under a mask go through the layer: their number a record varies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        values = self.head(x[mask]).square().sum(1)
+        return torch.zeros(len(x)).index_add(0, mask.nonzero()[:, 0], values)
+
+
+def itself(outputs: Tensor, targets: None) -> Tensor:
+    return outputs
+
+
+def test_a_mask_cannot_spread_a_record_over_the_others() -> None:
+    torch.manual_seed(0)
+    records, model = 8, Masked()
+    one_each = torch.zeros(records, records, dtype=torch.bool)
+    one_each[:, 0] = True
+    x = torch.randn(records, records, 4)
+    assert_like_the_loop(model, itself, (x, one_each), records)
+    all_by_one = torch.zeros(records, records, dtype=torch.bool)
+    all_by_one[0] = True
+    total = quietly(model, itself, (x, all_by_one), None, clip_norm=0.1)
+    norm = torch.cat([t.flatten() for t in total.gradients.values()]).norm()
+    assert float(norm) <= 0.1 * (1.0 + 1e-5)
+    assert_like_the_loop(model, itself, (x, all_by_one), records)
+
+
+class Moved(nn.Module):
+    def __init__(self, move: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.order = move
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = self.order(x)
+        hidden = torch.tanh(self.layer(x[order]))
+        return self.head(hidden[order.argsort()])
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda x: torch.arange(len(x)).flip(0),
+        lambda x: torch.randperm(len(x)),
+        lambda x: x[:, 0].round().argsort(),
+    ],
+    ids=["flipped", "at random", "sorted"],
+)
+def test_records_in_another_order_inside(order: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    model = Moved(order)
+    assert_like_the_loop(model, squares, torch.zeros(3, 4) + torch.arange(3)[:, None], 3)
+    for _ in range(10):
+        assert_like_the_loop(model, squares, 2.0 * torch.randn(3, 4), 3)
+
+
+def test_a_model_that_may_move_records_says_what_that_costs() -> None:
+    model = Moved(lambda x: x[:, 0].argsort())
+    with pytest.warns(FallbackWarning, match="may move records"):
+        clipped_sum(model, squares, torch.arange(12.0).view(3, 4), None, clip_norm=1.0)
+
+
+# --- records that mix ---------------------------------------------------------------------------
+
+
+class Mixes(nn.Module):
+    def __init__(self, mix: Callable[[Tensor], Tensor], zero: bool = False) -> None:
+        super().__init__()
+        self.mix, self.head = mix, nn.Linear(4, 3)
+        if zero:
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.dropout(self.mix(x), 0.1, training=self.training))
+
+
+def refused(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> bool:
+    try:
+        quietly(model, loss, x, y, clip_norm=1.0)
+    except InvalidValueError as error:
+        return "every record by itself" in str(error)
+    return False
+
+
+def test_mixing_is_found_behind_dropout_and_zero_weights() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(8, 4), torch.arange(8) % 3
+    assert refused(Mixes(lambda x: x - x.mean(0)), cross_entropy, x, y)
+    assert refused(Mixes(lambda x: x - x.mean(0), zero=True), cross_entropy, x, y)
+    assert refused(Mixes(lambda x: 0.5 * (x + x.flip(0))), cross_entropy, x, y)
+    assert not refused(Mixes(lambda x: x), cross_entropy, x, y)
+    assert not refused(Mixes(lambda x: x, zero=True), cross_entropy, x, y)
+
+
+def test_mixing_that_begins_later_is_found() -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(8, 4), torch.arange(8) % 3
+    sometimes = Mixes(lambda x: x - x.mean(0) if len(x) > 4 else x)
+    assert not refused(sometimes, cross_entropy, x[:4], y[:4])
+    assert refused(sometimes, cross_entropy, x, y)
+    by_value = Mixes(lambda x: x - x.mean(0) if x.abs().max() > 5.0 else x)
+    assert not refused(by_value, cross_entropy, x, y)
+    assert refused(by_value, cross_entropy, 10.0 * x, y)
+
+
+def test_mixing_in_another_loss_is_found() -> None:
+    torch.manual_seed(0)
+    model = models.Adapter()
+    x, y = torch.randn(8, 4), torch.arange(8) % 3
+
+    def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
+        weights = torch.tensor([1.0, 2.0, 3.0])[targets]
+        return cross_entropy(outputs, targets) * weights / weights.mean()
+
+    assert not refused(model, cross_entropy, x, y)
+    assert refused(model, weighted, x, y)
+
+
+# --- paths that are hidden ----------------------------------------------------------------------
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(_, weight):  # type: ignore[no-untyped-def]
+        return torch.round(weight * 16.0) / 16.0
+
+    @staticmethod
+    def backward(_, gradient):  # type: ignore[no-untyped-def]
+        return gradient
+
+
+rounded: Any = Rounded.apply
+
+
+class Quantised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, rounded(self.weight), self.bias)
+
+
+def test_a_parameter_behind_a_function_of_ones_own_is_found() -> None:
+    x, y = 1e-3 * torch.randn(4, 4), torch.randint(3, (4,))
+    assert_right(Quantised(), x, y, fallback="weight is used where")
+
+
+class ChangedCopy(nn.Module):
+    """A copy of the weight is changed in place before it is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4))
+        self.mask = nn.Buffer(torch.ones(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight.clone()
+        weight.mul_(self.mask)
+        return F.linear(x, weight)
+
+
+def test_a_copy_of_a_parameter_changed_in_place_is_found() -> None:
+    torch.manual_seed(0)
+    model = ChangedCopy()
+    x = torch.randn(4, 4)
+    assert_like_the_loop(model, squares, x, 4)
+    model.mask[:, :2] = 0.0
+    assert_like_the_loop(model, squares, x, 4)
+
+
+def test_a_model_that_changes_its_inputs_gets_copies_for_trials() -> None:
+    class Shifts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.sub_(0.5))
+
+    torch.manual_seed(0)
+    model, x = Shifts(), torch.randn(4, 4)
+    expected, _ = by_loop(model, squares, x.clone(), None, 0.1, 4)
+    given = x.clone()
+    total = quietly(model, squares, given, None, clip_norm=0.1)
+    assert distance(total.gradients, expected) < 1e-4
+    torch.testing.assert_close(given, x - 0.5)
+
+
+def test_the_last_state_of_a_recurrent_layer() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.rnn(x)[1][0][-1])
+
+    assert_right(Last(), torch.randn(5, 5, 4), torch.randint(3, (5,)), fallback="lstm with")
+
+
+def test_buffers_are_left_alone_by_trials() -> None:
+    class Counts(nn.Module):
+        def __init__(self, kind: type[nn.Module]) -> None:
+            super().__init__()
+            self.inner = kind()
+            self.calls = nn.Buffer(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls.add_(1.0)
+            return self.inner(x)
+
+    for kind in (models.Twice, models.Opaque):
+        model = Counts(kind)
+        quietly(model, cross_entropy, torch.randn(4, 4), torch.zeros(4).long(), clip_norm=1.0)
+        assert float(model.calls) == 1.0
+
+
+def test_complex_parameters_are_refused() -> None:
+    model = nn.Linear(4, 3, dtype=torch.complex64)
+    with pytest.raises(InvalidValueError, match="complex parameters"):
+        clipped_sum(model, squares, torch.randn(4, 4), None, clip_norm=1.0)
+
+
+# --- rounding -----------------------------------------------------------------------------------
+
+
+def share(model: nn.Module, loss: Any, ordinary: Any, inputs: Any, clip_norm: float) -> float:
+    """What one record contributes, relative to the clip norm, after an ordinary batch."""
+    quietly(model, loss, ordinary, None, clip_norm=clip_norm)
+    total = quietly(model, loss, inputs, None, clip_norm=clip_norm)
+    exact = copy.deepcopy(model).double()
+    wide = tuple(x.double() if x.is_floating_point() else x for x in inputs)
+    gradients = torch.autograd.grad(loss(exact(*wide), None).sum(), list(exact.parameters()))
+    true = float(torch.cat([g.flatten() for g in gradients]).norm())
+    assert true > clip_norm
+    found = float(torch.cat([t.flatten().double() for t in total.gradients.values()]).norm())
+    return found / clip_norm
+
+
+class Scaled(nn.Module):
+    def __init__(self, width: int, height: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, height, bias=False)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.layer(x) * scale
+
+
+def summed(outputs: Tensor, targets: None) -> Tensor:
+    return outputs.flatten(1).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "clip_norm"),
+    [(9e18, 2.6e-23, 1e-3), (1e15, 1e-21, 1e-5), (1.0, 1e-12, 1e-11)],
+)
+def test_squares_that_vanish_in_float32_are_not_forgotten(
+    large: float, small: float, clip_norm: float
+) -> None:
+    model = Scaled(4, 1000)
+    ordinary = torch.randn(4, 4), torch.rand(4, 1000) + 0.5
+    record = torch.full((1, 4), large), torch.full((1, 1000), small)
+    assert share(model, summed, ordinary, record, clip_norm) <= 1.0 + 1e-5
+
+
+class Bag(nn.Module):
+    """Rows of a table, times weights that may cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 6)
+
+    def forward(self, ids: Tensor, weights: Tensor) -> Tensor:
+        return (self.table(ids) * weights).sum(1)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e5, 1e7])
+def test_a_token_whose_gradients_cancel(size: float) -> None:
+    torch.manual_seed(0)
+    weights = size * torch.randn(1, 2, 6)
+    weights[:, 1] = torch.randn(6) - weights[:, 0]
+    ids = torch.zeros(1, 2).long()
+    ordinary = torch.randint(5, (4, 2)), torch.randn(4, 2, 6)
+    assert share(Bag(), summed, ordinary, (ids, weights), 0.5) <= 1.0 + 1e-5
+
+
+@pytest.mark.parametrize("terms", [1734, 20_000])
+def test_a_token_that_is_repeated_very_often(terms: int) -> None:
+    weights = torch.full((1, terms, 6), 0.3)
+    ordinary = torch.randint(5, (4, terms)), torch.rand(4, terms, 6)
+    record = torch.ones(1, terms).long(), weights
+    assert share(Bag(), summed, ordinary, record, 0.5) <= 1.0 + 1e-5
+
+
+class Difference(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(30, 20, bias=False)
+
+    def forward(self, one: Tensor, two: Tensor) -> Tensor:
+        return self.layer(one) - self.layer(two)
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e5])
+def test_a_layer_used_twice_whose_gradients_cancel(offset: float) -> None:
+    torch.manual_seed(0)
+    one = offset + torch.randn(1, 30)
+    ordinary = torch.randn(4, 30), torch.randn(4, 30)
+    record = one, one + torch.randn(1, 30)
+    assert share(Difference(), summed, ordinary, record, 0.5) <= 1.0 + 1e-5
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e5])
+def test_a_convolution_beside_a_record_that_is_not_finite(offset: float) -> None:
+    torch.manual_seed(0)
+
+    class Convolved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv1d(4, 4, 3, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.layer(x)
+            return out * torch.cos(3.1 * torch.arange(out.shape[2], dtype=out.dtype))
+
+    model = Convolved()
+    x = offset + torch.randn(2, 4, 64)
+    quietly(model, summed, torch.randn(3, 4, 64), None, clip_norm=0.5)
+    alone = clipped_sum(model, summed, x[:1], None, clip_norm=0.5)
+    x[1] = torch.nan
+    beside = clipped_sum(model, summed, x, None, clip_norm=0.5)
+    assert distance(beside.gradients, alone.gradients) < 1e-5
+
+
+def test_float64_keeps_its_precision_when_terms_cancel() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(300, 200, bias=False).double()
+    x = 1.0 + 0.1 * torch.randn(3, 20, 300).double()
+
+    def alternating(outputs: Tensor, targets: None) -> Tensor:
+        signs = 1.0 - 2.0 * (torch.arange(20) % 2)
+        return (outputs * signs[:, None]).sum((1, 2))
+
+    total = clipped_sum(model, alternating, x, None, clip_norm=0.1)
+    expected, _ = by_loop(model, alternating, x, None, 0.1, 3)
+    assert distance(total.gradients, expected) < 1e-10
+
+
+def test_autocast_around_the_call_does_not_reach_the_sums() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(64, 10)
+    x, y = torch.randn(300, 64), torch.randint(10, (300,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        quietly(model, cross_entropy, x, y, clip_norm=0.1)
+        for record in range(20):
+            one = slice(record, record + 1)
+            for engine in ("fast", "oracle"):
+                total = quietly(model, cross_entropy, x[one], y[one], clip_norm=0.1, engine=engine)
+                norm = torch.cat([t.flatten() for t in total.gradients.values()]).norm()
+                assert float(norm) <= 0.1 * (1.0 + 1e-5)
