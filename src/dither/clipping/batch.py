@@ -20,10 +20,15 @@ def tensors(batch: Any) -> list[Tensor]:
     return found
 
 
+_SCALARS = frozenset({int, float, bool, str, slice, type(None), type(...), torch.dtype})
+
+
 def _collect(batch: Any, found: list[Tensor]) -> None:
     if isinstance(batch, Tensor):
         found.append(batch)
-    elif isinstance(batch, tuple | list):
+    elif type(batch) in _SCALARS:
+        return
+    elif isinstance(batch, (tuple, list)):
         for value in batch:
             _collect(value, found)
     elif isinstance(batch, Mapping):

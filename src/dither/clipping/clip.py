@@ -24,44 +24,41 @@ def clip(
     terms cancel, or if the norm overflows, the record is computed again in float64, norm and sum.
     A record whose gradient is not finite even then counts as zero.
     """
-    squared, error = _totals(contributions)
+    squared, bound = _totals(contributions)
     tolerance = min(TOLERANCE[part.dtype] for part in contributions.values())
-    ordinary = error - tolerance * squared <= 0.0  # NaN and ∞ − ∞ are not
+    ordinary = bound - (1.0 + tolerance) * squared <= 0.0  # NaN and ∞ − ∞ are not
     if clip_norm < SMALLEST_CLIP_NORM:
         ordinary = torch.zeros_like(ordinary)
     if ordinary.all():
-        weights = _weights(squared, error, clip_norm)
-        return _sums(contributions, weights), squared.sqrt()
+        return _sums(contributions, _weights(bound, clip_norm)), squared.sqrt_()
 
     norms = squared.sqrt()
     doubtful, ordinary = (~ordinary).nonzero().squeeze(1), ordinary.nonzero().squeeze(1)
     again = {name: part.select(doubtful).double() for name, part in contributions.items()}
-    exact, exact_error = _totals(again)
-    exact = exact.clamp(min=0.0)
-    finite = torch.isfinite(exact + exact_error)
-    exact = torch.where(finite, exact, torch.inf)
-    norms[doubtful] = exact.sqrt().to(norms.dtype)
+    exact, exact_bound = _totals(again)
+    finite = torch.isfinite(exact_bound)
+    norms[doubtful] = torch.where(finite, exact.clamp(min=0.0), torch.inf).sqrt()
 
     rest = {name: part.select(ordinary) for name, part in contributions.items()}
-    sums = _sums(rest, _weights(squared[ordinary], error[ordinary], clip_norm))
+    sums = _sums(rest, _weights(bound[ordinary], clip_norm))
     good = finite.nonzero().squeeze(1)
     kept = {name: part.select(good) for name, part in again.items()}
-    more = _sums(kept, _weights(exact[good], exact_error[good], clip_norm))
+    more = _sums(kept, _weights(exact_bound[good], clip_norm))
     return {name: total + more[name].to(total.dtype) for name, total in sums.items()}, norms
 
 
 def _totals(contributions: Mapping[str, Contribution]) -> tuple[Tensor, Tensor]:
-    """Return squared norms over all parameters, and bounds on what rounding hides of them."""
+    """Return squared norms over all parameters, and upper bounds on them, rounding included."""
     found = [part.norms() for part in contributions.values()]
-    squared = torch.stack([each.double() for each, _ in found]).sum(0)
-    error = 64.0 * max(unit(part.dtype) for part in contributions.values()) * squared
-    for _, hidden in found:
-        error = error if hidden is None else error + hidden
-    return squared, error
+    squared = torch.stack([each for each, _ in found]).sum(0)
+    rounding = 64.0 * max(unit(part.dtype) for part in contributions.values())
+    bound = squared.clamp(min=0.0) * (1.0 + rounding)
+    hidden = [each for _, each in found if each is not None]
+    return squared, bound + torch.stack(hidden).sum(0) if hidden else bound
 
 
-def _weights(squared: Tensor, error: Tensor, clip_norm: float) -> Tensor:
-    return (clip_norm / (squared + error).sqrt()).clamp(max=1.0)
+def _weights(bound: Tensor, clip_norm: float) -> Tensor:
+    return (clip_norm * bound.rsqrt()).clamp_(max=1.0)
 
 
 def _sums(contributions: Mapping[str, Contribution], weights: Tensor) -> dict[str, Tensor]:

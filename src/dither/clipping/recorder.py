@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from dither.clipping import attention
 from dither.clipping.batch import tensors, wide
-from dither.clipping.layout import layout_of
+from dither.clipping.layout import Layout, layout_of
 from dither.clipping.moving import may_depend_on_data, moves_records
 from dither.clipping.registry import layers_with_rules, treats_leading_alike
 from dither.validate import InvalidValueError
@@ -153,6 +153,9 @@ class Recorder(TorchFunctionMode):
         before += [(p, p._version, None) for p in layer.parameters() if id(p) in self._names]
         self._note(layer, args, kwargs, before, tensors(output))
 
+    def _layout(self, function: Callable[..., Any], output: Tensor) -> Layout | None:
+        return layout_of(output.shape, self.records, treats_leading_alike(function))
+
     def _moves_records(
         self, func: Callable[..., Any], args: Any, kwargs: Any, given: list[Tensor]
     ) -> bool:
@@ -177,7 +180,9 @@ class Recorder(TorchFunctionMode):
         else:
             self._from_batch -= marks
         if batch or spread:
-            self.trace = hash((self.trace, function))
+            parameters = self.parameters_in(held) if held else ()
+            dims = made[0].dim(), self._layout(function, made[0])
+            self.trace = hash((self.trace, function, *parameters, dims))
         if not held or self._inside_layers:
             return
         if batch or spread:

@@ -47,6 +47,7 @@ Rule = Callable[[Call, Tensor], Iterable[tuple[Tensor, Contribution]]]
 """From a call and the gradient with respect to its output to (parameter, contribution) pairs."""
 
 _RULES: dict[Any, Rule] = {}
+_LAYERS: set[Any] = set()
 _LEADING_ALIKE: set[Any] = set()
 
 
@@ -89,6 +90,7 @@ def register(*kinds: Callable[..., Any], leading_alike: bool = False) -> Callabl
 
     def registered(rule: Rule) -> Rule:
         _RULES.update(dict.fromkeys(kinds, rule))
+        _LAYERS.update(kind for kind in kinds if isinstance(kind, type))
         if leading_alike:
             _LEADING_ALIKE.update(kinds)
         return rule
@@ -105,8 +107,9 @@ def rule_of(function: Callable[..., Any]) -> Rule | None:
 
 def layers_with_rules(model: nn.Module) -> list[nn.Module]:
     """Return the layers for whose kind as a whole a rule was registered."""
-    kinds = {kind for kind in _RULES if isinstance(kind, type)}
-    return [layer for layer in model.modules() if type(layer) in kinds] if kinds else []
+    if not _LAYERS:
+        return []
+    return [layer for layer in model.modules() if type(layer) in _LAYERS]
 
 
 def treats_leading_alike(function: Callable[..., Any]) -> bool:

@@ -40,11 +40,6 @@ def contributions(
     return summed, slow
 
 
-def use_layout(use: Use, records: int) -> Layout | None:
-    """Return where a use's output has its records."""
-    return layout_of(use.shapes[0], records, treats_leading_alike(use.function))
-
-
 def _apply(
     use: Use, gradients: Gradients, recorder: Recorder, slow: list[str]
 ) -> Iterable[tuple[Tensor, Contribution]]:
@@ -61,7 +56,7 @@ def _apply(
 def _apply_rule(
     rule: Rule, use: Use, gradients: Gradients, recorder: Recorder
 ) -> Iterable[tuple[Tensor, Contribution]]:
-    layout = use_layout(use, recorder.records)
+    layout = layout_of(use.shapes[0], recorder.records, treats_leading_alike(use.function))
     if layout is None or len(gradients) != 1:
         raise UnseenUseError(
             f"{use.name} does not have the records along its output's first dimension"

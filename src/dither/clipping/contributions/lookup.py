@@ -1,0 +1,64 @@
+"""Rows of a table, as embeddings have them."""
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from dither.clipping.contributions.base import Contribution
+from dither.clipping.contributions.rounding import row_norms
+
+
+class Lookup(Contribution):
+    """Gradients of a table of which each record used some rows: ``table[indices[i, t]]``.
+
+    Everything costs by the rows that were used, whatever the size of the table.
+
+    Args:
+        indices: records × terms, the rows that were used.
+        values: records × terms × width, the gradients with respect to what was looked up.
+        size: the number of rows of the table.
+    """
+
+    def __init__(self, indices: Tensor, values: Tensor, size: int) -> None:
+        self.records, self.terms, self.width = values.shape
+        self.indices, self.values, self.size, self.dtype = indices, values, size, values.dtype
+        self._sums: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
+        count = stop - start
+        offsets = torch.arange(count, device=self.indices.device)[:, None] * self.size
+        table = self.values.new_zeros(count * self.size, self.width)
+        keys = (self.indices[start:stop] + offsets).flatten()
+        table.index_add_(0, keys, self.values[start:stop].flatten(0, 1))
+        return table.view(count, self.size, self.width)
+
+    def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
+        owners, _, sums = self._by_record()
+        squared = sums.new_zeros(self.records, dtype=torch.float64)
+        return squared.index_add_(0, owners, row_norms(sums).double().square_()), None
+
+    def magnitudes(self) -> Tensor:  # noqa: D102
+        return row_norms(self.values).sum(1)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
+        owners, indices, sums = self._by_record()
+        table = self.values.new_zeros(self.size, self.width)
+        return table.index_add_(0, indices, sums * weights[owners, None])
+
+    def select(self, records: Tensor) -> Self:  # noqa: D102
+        return type(self)(self.indices[records], self.values[records], self.size)
+
+    def double(self) -> Self:  # noqa: D102
+        return type(self)(self.indices, self.values.double(), self.size)
+
+    def _by_record(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, for every row that a record used: the record, the row, its gradient."""
+        if self._sums is None:
+            records = torch.arange(self.records, device=self.indices.device)
+            keys = (self.indices + records[:, None] * self.size).flatten()
+            used, places = keys.unique(return_inverse=True)
+            sums = self.values.new_zeros(len(used), self.width, dtype=torch.float64)
+            sums.index_add_(0, places, self.values.flatten(0, 1).double())
+            self._sums = used // self.size, used % self.size, sums.to(self.dtype)
+        return self._sums

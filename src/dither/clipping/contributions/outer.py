@@ -1,0 +1,213 @@
+"""Sums of outer products, as linear layers and convolutions have them."""
+
+from collections.abc import Iterator, Sequence
+from math import prod, sqrt
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from dither.clipping.contributions.base import Contribution
+from dither.clipping.contributions.per_record import PerRecord
+from dither.clipping.contributions.rounding import (
+    block_norms,
+    chunks,
+    hidden_by_the_sum,
+    row_norms,
+    unit,
+)
+
+TERMS = 64
+"""Terms that are added up at a time where the rounding of their sum matters."""
+
+KEPT = 2**25
+"""Per-record gradients of a convolution are kept if they are no more numbers than this, …"""
+
+KEPT_SHARE = 4
+"""… and no more than this multiple of what the forward pass holds for the layer anyway."""
+
+
+class Factor:
+    """One factor of outer products, records × groups × terms × width: here a plain tensor."""
+
+    is_copied = False
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self.records, self.groups, self.terms, self.width = values.shape
+
+    @property
+    def held(self) -> int:
+        """The numbers a record that are in memory for this factor."""
+        return self.groups * self.terms * self.width
+
+    def rows(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
+        """Return the factors of these records, perhaps in ``space`` made for them."""
+        return self.values[start:stop]
+
+    def space(self, records: int) -> Tensor | None:
+        """Return memory for the factors of that many records, if they are to be copied."""
+        return None
+
+    def select(self, records: Tensor) -> "Factor":
+        """Return the factors of these records alone."""
+        return Factor(self.values[records])
+
+    def double(self) -> "Factor":
+        """Return the same in float64."""
+        return Factor(self.values.double())
+
+
+class Outer(Contribution):
+    """Gradients Σ_t left[i, t] ⊗ right[i, t], as every matrix product has them.
+
+    The norms come from whichever is cheaper: the T × T inner products of both factors, or the
+    gradients themselves, formed a few records at a time and kept only if they are small.
+
+    Args:
+        left: records × terms × height, or records × groups × terms × height.
+        right: records × terms × width, or a :class:`Factor` that makes them when they are asked
+            for.
+        shape: of the gradient as it is formed; height × width by default.
+        axes: the order of that shape's axes in the parameter, if it is another.
+    """
+
+    def __init__(
+        self,
+        left: Tensor,
+        right: Tensor | Factor,
+        shape: Sequence[int] | None = None,
+        axes: Sequence[int] | None = None,
+    ) -> None:
+        self.left = left if left.dim() == 4 else left.unsqueeze(1)
+        if isinstance(right, Tensor):
+            right = Factor(right if right.dim() == 4 else right.unsqueeze(1))
+        self.right = right
+        self.records, self.groups, self.terms, self.height = self.left.shape
+        self.dtype = left.dtype
+        self.shape = tuple(shape or (self.groups * self.height, right.width))
+        self.axes = tuple(axes or range(len(self.shape)))
+        self._always_form = False
+        self._kept: PerRecord | None = None
+
+    def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
+        formed = self._form(start, stop, self.right.rows(start, stop))
+        order = (0, *(axis + 1 for axis in self.axes))
+        return formed.view(stop - start, *self.shape).permute(order)
+
+    def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
+        if self.terms == 1 and self.groups == 1:
+            return self.magnitudes().double().square_(), None
+        if self.inner_products_are_cheaper() and not self._always_form:
+            return self._norms_by_inner_products()
+        return self._norms_by_forming()
+
+    def magnitudes(self) -> Tensor:  # noqa: D102
+        lost = torch.finfo(self.dtype).tiny ** 0.5  # what is smaller vanishes when it is squared
+        rights = [row_norms(right.flatten(1)) for _, _, right in self._rights()]
+        right = rights[0] if len(rights) == 1 else torch.cat(rights)
+        right = right.add_(sqrt(self.right.terms * self.right.width) * lost)
+        left = row_norms(self.left.flatten(1)).add_(sqrt(self.terms * self.height) * lost)
+        return left.mul_(right)
+
+    def inner_products_are_cheaper(self) -> bool:
+        """Return whether T²·(p + D) operations in float64 are clearly fewer than T·p·D."""
+        return 4 * self.terms * (self.height + self.right.width) < self.height * self.right.width
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
+        if self._kept is not None:
+            return self._kept.weighted_sum(weights).permute(self.axes)
+        if self.groups == 1 and not self.right.is_copied:
+            right = self.right.rows(0, self.records)
+            total = _weighted_product(self.left.flatten(0, 2), right.flatten(0, 2), weights)
+        else:
+            total = self.left.new_zeros(self.groups, self.height, self.right.width)
+            for i, j, right in self._rights():
+                left = _by_group(self.left[i:j] * weights[i:j, None, None, None])
+                total.baddbmm_(left.transpose(1, 2), _by_group(right))
+        return total.view(self.shape).permute(self.axes)
+
+    def select(self, records: Tensor) -> Self:  # noqa: D102
+        made = type(self)(self.left[records], self.right.select(records), self.shape, self.axes)
+        made._kept = None if self._kept is None else self._kept.select(records)
+        return made
+
+    def double(self) -> Self:  # noqa: D102
+        made = type(self)(self.left.double(), self.right.double(), self.shape, self.axes)
+        made._always_form = True
+        return made
+
+    def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
+        squared, magnitudes = [], []
+        for i, j, right in self._rights(self.terms**2):
+            left, right = self.left[i:j].double(), right.double()
+            lefts, rights = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
+            diagonals = lefts.diagonal(dim1=2, dim2=3) * rights.diagonal(dim1=2, dim2=3)
+            magnitudes.append(diagonals.sqrt_().sum((1, 2)))
+            squared.append(lefts.mul_(rights).sum((1, 2, 3)))
+        whole, most = torch.cat(squared), torch.cat(magnitudes)
+        terms = self.height + self.right.width + self.terms**2
+        hidden = hidden_by_the_sum(whole, most, self.terms, self.dtype)
+        return whole, hidden + terms * unit(torch.float64) * most.square()
+
+    def _norms_by_forming(self) -> tuple[Tensor, Tensor | None]:
+        size = prod(self.shape)
+        held = KEPT_SHARE * (self.groups * self.terms * self.height + self.right.held)
+        keep = self.right.is_copied and self.records * size <= KEPT and size <= held
+        formed, norms = None, []
+        for i, j, right in self._rights(size):
+            if formed is None:
+                formed = self.left.new_empty(
+                    (self.records if keep else j) * self.groups, self.height, self.right.width
+                )
+            first, last = (i * self.groups, j * self.groups) if keep else (0, (j - i) * self.groups)
+            into = formed[first:last]
+            if keep:
+                self._form(i, j, right, into)
+            else:
+                self._form_in_blocks(i, j, right, into)
+            norms.append(block_norms(into.view(j - i, -1)))
+        squared = row_norms(torch.cat(norms)).double().square_()
+        if keep and formed is not None:
+            self._kept = PerRecord(formed.view(self.records, *self.shape))
+            return squared, None
+        return squared, hidden_by_the_sum(squared, self.magnitudes(), self.terms, self.dtype)
+
+    def _form(self, start: int, stop: int, right: Tensor, into: Tensor | None = None) -> Tensor:
+        left = self.left[start:stop].flatten(0, 1).transpose(1, 2)
+        return torch.bmm(left, right.flatten(0, 1), out=into)
+
+    def _form_in_blocks(self, start: int, stop: int, right: Tensor, into: Tensor) -> None:
+        left, right = self.left[start:stop].flatten(0, 1), right.flatten(0, 1)
+        for block in range(0, self.terms, TERMS):
+            lefts = left[:, block : block + TERMS].transpose(1, 2)
+            rights = right[:, block : block + TERMS]
+            if block == 0:
+                torch.bmm(lefts, rights, out=into)
+            else:
+                into.baddbmm_(lefts, rights)
+
+    def _rights(self, formed: int = 0) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield records and their right factors in chunks, for ``formed`` numbers a record.
+
+        What is yielded may be overwritten by what follows.
+        """
+        copied = self.groups * self.terms * self.right.width if self.right.is_copied else 0
+        space = None
+        for start, stop in chunks(self.records, copied, formed):
+            space = self.right.space(stop) if start == 0 else space
+            yield start, stop, self.right.rows(start, stop, space)
+
+
+def _weighted_product(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
+    """Return Σ_t w_t·left[t] ⊗ right[t], the weights scaling the smaller factor."""
+    terms = left.shape[0] // weights.shape[0]
+    scale = (weights if terms == 1 else weights.repeat_interleave(terms)).unsqueeze(1)
+    if left.shape[1] < right.shape[1]:
+        return (left * scale).t() @ right
+    return left.t() @ (right * scale)
+
+
+def _by_group(factor: Tensor) -> Tensor:
+    """Join records and terms: groups × (records · terms) × width."""
+    return factor.transpose(0, 1).flatten(1, 2)

@@ -1,0 +1,97 @@
+"""The sum of several contributions to one parameter, cross terms included."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from dither.clipping.contributions.base import Contribution
+from dither.clipping.contributions.lookup import Lookup
+from dither.clipping.contributions.outer import Outer
+from dither.clipping.contributions.rounding import chunks, hidden_by_the_sum, row_norms, unit
+
+
+class Summed(Contribution):
+    """The gradients of a parameter that is used more than once."""
+
+    def __init__(self, parts: Sequence[Contribution]) -> None:
+        self.parts = list(parts)
+        self.records, self.dtype = parts[0].records, parts[0].dtype
+
+    def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
+        first, *others = (part.rows(start, stop) for part in self.parts)
+        return sum(others, start=first)
+
+    def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
+        exact, size = self.double(), self.rows(0, 1).numel()
+        if self._inner_products_are_cheaper(size):
+            squared, hidden = exact._norms_by_inner_products()
+        else:
+            norms = [
+                row_norms(exact.rows(i, j).reshape(j - i, -1))
+                for i, j in chunks(self.records, 0, size)
+            ]
+            squared = torch.cat(norms).square_()
+            hidden = torch.zeros_like(squared)
+        return squared, hidden + hidden_by_the_sum(
+            squared, self.magnitudes(), self._terms(), self.dtype
+        )
+
+    def magnitudes(self) -> Tensor:  # noqa: D102
+        return torch.stack([part.magnitudes() for part in self.parts]).sum(0)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
+        first, *others = (part.weighted_sum(weights) for part in self.parts)
+        return sum(others, start=first)
+
+    def select(self, records: Tensor) -> Self:  # noqa: D102
+        return type(self)([part.select(records) for part in self.parts])
+
+    def double(self) -> Self:  # noqa: D102
+        return type(self)([part.double() for part in self.parts])
+
+    def _terms(self) -> int:
+        return sum(part.terms if isinstance(part, Outer | Lookup) else 1 for part in self.parts)
+
+    def _inner_products_are_cheaper(self, size: int) -> bool:
+        return (
+            all(_has_inner_products(part) for part in self.parts) and 2 * self._terms() ** 2 < size
+        )
+
+    def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
+        squared = torch.zeros(())
+        for position, part in enumerate(self.parts):
+            squared = squared + _inner_products(part, part)
+            for other in self.parts[:position]:
+                squared = squared + 2.0 * _inner_products(part, other)
+        terms = sum(sum(each.shape[1:]) for part in self.parts for each in _factors(part))
+        return squared, terms * unit(self.dtype) * self.magnitudes().square_()
+
+
+def _has_inner_products(part: Contribution) -> bool:
+    plain = isinstance(part, Outer) and part.groups == 1 and not part.right.is_copied
+    return plain or isinstance(part, Lookup)
+
+
+def _inner_products(one: Contribution, other: Contribution) -> Tensor:
+    """Return the inner product of each record's two gradients, from their factors."""
+    (heights, widths), (other_heights, other_widths) = _factors(one), _factors(other)
+    if not heights.is_floating_point():
+        heights, other_heights = other_heights, heights
+        widths, other_widths = other_widths, widths
+    common = widths @ other_widths.transpose(1, 2)
+    if not heights.is_floating_point():
+        alike = heights[:, :, None] == other_heights[:, None, :]
+        return (common * alike).sum((1, 2))
+    if not other_heights.is_floating_point():
+        picked = other_heights[:, None, :].expand(-1, heights.shape[1], -1)
+        return (common * heights.gather(2, picked)).sum((1, 2))
+    return (common * (heights @ other_heights.transpose(1, 2))).sum((1, 2))
+
+
+def _factors(part: Contribution) -> tuple[Tensor, Tensor]:
+    if isinstance(part, Lookup):
+        return part.indices, part.values
+    assert isinstance(part, Outer)  # noqa: S101 (for the type checker: no other kind gets here)
+    return part.left.squeeze(1), part.right.rows(0, part.records).squeeze(1)
