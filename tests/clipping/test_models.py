@@ -38,6 +38,12 @@ def test_models_without_a_fallback(
     assert_right(model, inputs, targets)
 
 
+def test_a_borrowed_table_with_many_rows_by_inner_products() -> None:
+    """So many that no record's gradient is formed; the cross terms come from the factors."""
+    ids, following = torch.randint(400, (6, 5)), torch.randint(400, (6, 5))
+    assert_right(models.GPT(tokens=400), ids, following)
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_recurrent_layers_by_the_fallback(kind: type[nn.RNNBase], batch_first: bool) -> None:

@@ -139,6 +139,11 @@ def test_mixing_that_begins_later_is_found() -> None:
     sometimes = Mixes(lambda x: x - x.mean(0) if len(x) > 4 else x)
     assert not refused(sometimes, cross_entropy, x[:4], y[:4])
     assert refused(sometimes, cross_entropy, x, y)
+    axis = [1]
+    other_axis = Mixes(lambda x: x - x.mean(axis[0], keepdim=True))
+    assert not refused(other_axis, cross_entropy, x, y)
+    axis[0] = 0
+    assert refused(other_axis, cross_entropy, x, y)
     by_value = Mixes(lambda x: x - x.mean(0) if x.abs().max() > 5.0 else x)
     assert not refused(by_value, cross_entropy, x, y)
     assert refused(by_value, cross_entropy, 10.0 * x, y)

@@ -118,7 +118,8 @@ def prove(
         difference = torch.zeros_like(parameter, dtype=wide(parameter.dtype))
         if name in contributions:
             part = contributions[name]
-            difference += part.weighted_sum(_weights(recorder.records).to(part.rows(0, 1)))
+            weights = _weights(recorder.records).to(parameter.device, part.dtype)
+            difference += part.weighted_sum(weights)
         if gradient is not None:
             difference -= gradient.to_dense() if gradient.is_sparse else gradient
         if not float(difference.norm()) <= tolerance * (scale + 0.01 * whole):

@@ -28,6 +28,10 @@ from dither.clipping.registry import layers_with_rules, treats_leading_alike
 from dither.validate import InvalidValueError
 
 _EXPANDING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to}
+_RESHAPING = {
+    Tensor.view, Tensor.reshape, torch.reshape, Tensor.expand, Tensor.repeat, Tensor.new_zeros,
+    Tensor.new_ones, Tensor.new_empty, Tensor.new_full, torch.unflatten, Tensor.unflatten,
+}  # fmt: skip
 _IN_PLACE_SUMS = {Tensor.add_, Tensor.sub_, Tensor.__iadd__, Tensor.__isub__}
 
 
@@ -153,6 +157,19 @@ class Recorder(TorchFunctionMode):
         before += [(p, p._version, None) for p in layer.parameters() if id(p) in self._names]
         self._note(layer, args, kwargs, before, tensors(output))
 
+    def _settings(self, arguments: Any) -> object:
+        """Return what a call was given besides tensors; the number of records goes by a name."""
+        if isinstance(arguments, tuple | list):
+            return tuple(self._settings(each) for each in arguments)
+        if isinstance(arguments, dict):
+            return tuple((name, self._settings(each)) for name, each in arguments.items())
+        if isinstance(arguments, slice):
+            parts = (arguments.start, arguments.stop, arguments.step)
+            return tuple(self._settings(each) for each in parts)
+        if isinstance(arguments, Tensor):
+            return "tensor"
+        return "records" if arguments == self.records else str(arguments)
+
     def _layout(self, function: Callable[..., Any], output: Tensor) -> Layout | None:
         return layout_of(output.shape, self.records, treats_leading_alike(function))
 
@@ -182,7 +199,8 @@ class Recorder(TorchFunctionMode):
         if batch or spread:
             parameters = self.parameters_in(held) if held else ()
             dims = made[0].dim(), self._layout(function, made[0])
-            self.trace = hash((self.trace, function, *parameters, dims))
+            settings = () if function in _RESHAPING else self._settings((args, kwargs))
+            self.trace = hash((self.trace, function, *parameters, dims, settings))
         if not held or self._inside_layers:
             return
         if batch or spread:

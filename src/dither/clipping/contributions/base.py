@@ -12,6 +12,8 @@ class Contribution(ABC):
 
     records: int
     dtype: torch.dtype
+    size: int
+    """The number of a parameter's entries."""
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> Tensor:

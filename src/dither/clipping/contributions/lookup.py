@@ -22,16 +22,17 @@ class Lookup(Contribution):
 
     def __init__(self, indices: Tensor, values: Tensor, size: int) -> None:
         self.records, self.terms, self.width = values.shape
-        self.indices, self.values, self.size, self.dtype = indices, values, size, values.dtype
+        self.indices, self.values, self.height = indices, values, size
+        self.dtype, self.size = values.dtype, size * self.width
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
 
     def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
         count = stop - start
-        offsets = torch.arange(count, device=self.indices.device)[:, None] * self.size
-        table = self.values.new_zeros(count * self.size, self.width)
+        offsets = torch.arange(count, device=self.indices.device)[:, None] * self.height
+        table = self.values.new_zeros(count * self.height, self.width)
         keys = (self.indices[start:stop] + offsets).flatten()
         table.index_add_(0, keys, self.values[start:stop].flatten(0, 1))
-        return table.view(count, self.size, self.width)
+        return table.view(count, self.height, self.width)
 
     def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
         owners, _, sums = self._by_record()
@@ -43,22 +44,22 @@ class Lookup(Contribution):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
         owners, indices, sums = self._by_record()
-        table = self.values.new_zeros(self.size, self.width)
+        table = self.values.new_zeros(self.height, self.width)
         return table.index_add_(0, indices, sums * weights[owners, None])
 
     def select(self, records: Tensor) -> Self:  # noqa: D102
-        return type(self)(self.indices[records], self.values[records], self.size)
+        return type(self)(self.indices[records], self.values[records], self.height)
 
     def double(self) -> Self:  # noqa: D102
-        return type(self)(self.indices, self.values.double(), self.size)
+        return type(self)(self.indices, self.values.double(), self.height)
 
     def _by_record(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return, for every row that a record used: the record, the row, its gradient."""
         if self._sums is None:
             records = torch.arange(self.records, device=self.indices.device)
-            keys = (self.indices + records[:, None] * self.size).flatten()
+            keys = (self.indices + records[:, None] * self.height).flatten()
             used, places = keys.unique(return_inverse=True)
             sums = self.values.new_zeros(len(used), self.width, dtype=torch.float64)
             sums.index_add_(0, places, self.values.flatten(0, 1).double())
-            self._sums = used // self.size, used % self.size, sums.to(self.dtype)
+            self._sums = used // self.height, used % self.height, sums.to(self.dtype)
         return self._sums

@@ -86,7 +86,7 @@ class Outer(Contribution):
         self.records, self.groups, self.terms, self.height = self.left.shape
         self.dtype = left.dtype
         self.shape = tuple(shape or (self.groups * self.height, right.width))
-        self.axes = tuple(axes or range(len(self.shape)))
+        self.axes, self.size = tuple(axes or range(len(self.shape))), prod(self.shape)
         self._always_form = False
         self._kept: PerRecord | None = None
 
@@ -151,11 +151,11 @@ class Outer(Contribution):
         return whole, hidden + terms * unit(torch.float64) * most.square()
 
     def _norms_by_forming(self) -> tuple[Tensor, Tensor | None]:
-        size = prod(self.shape)
         held = KEPT_SHARE * (self.groups * self.terms * self.height + self.right.held)
-        keep = self.right.is_copied and self.records * size <= KEPT and size <= held
+        small = self.records * self.size <= KEPT and self.size <= held
+        keep = self.right.is_copied and small
         formed, norms = None, []
-        for i, j, right in self._rights(size):
+        for i, j, right in self._rights(self.size):
             if formed is None:
                 formed = self.left.new_empty(
                     (self.records if keep else j) * self.groups, self.height, self.right.width

@@ -17,6 +17,7 @@ class PerRecord(Contribution):
     def __init__(self, gradients: Tensor) -> None:
         self.gradients = gradients
         self.records, self.dtype = len(gradients), gradients.dtype
+        self.size = gradients.shape[1:].numel()
 
     def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
         return self.gradients[start:stop]

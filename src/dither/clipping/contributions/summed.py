@@ -17,26 +17,29 @@ class Summed(Contribution):
 
     def __init__(self, parts: Sequence[Contribution]) -> None:
         self.parts = list(parts)
-        self.records, self.dtype = parts[0].records, parts[0].dtype
+        self.records, self.dtype, self.size = parts[0].records, parts[0].dtype, parts[0].size
 
     def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
         first, *others = (part.rows(start, stop) for part in self.parts)
         return sum(others, start=first)
 
     def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
-        exact, size = self.double(), self.rows(0, 1).numel()
-        if self._inner_products_are_cheaper(size):
-            squared, hidden = exact._norms_by_inner_products()
-        else:
-            norms = [
-                row_norms(exact.rows(i, j).reshape(j - i, -1))
-                for i, j in chunks(self.records, 0, size)
-            ]
-            squared = torch.cat(norms).square_()
-            hidden = torch.zeros_like(squared)
-        return squared, hidden + hidden_by_the_sum(
-            squared, self.magnitudes(), self._terms(), self.dtype
+        inner = self._inner_products_are_cheaper()
+        held = (
+            sum(each[0].numel() for part in self.parts for each in _factors(part)) if inner else 0
         )
+        squared, hidden = [], []
+        for i, j in chunks(self.records, held, 0 if inner else self.size):
+            exact = self.select(torch.arange(i, j)).double()
+            if inner:
+                norms, error = exact._norms_by_inner_products()
+                hidden.append(error)
+            else:
+                norms = row_norms(exact.rows(0, j - i).reshape(j - i, -1)).square_()
+            squared.append(norms)
+        whole = torch.cat(squared)
+        bound = hidden_by_the_sum(whole, self.magnitudes(), self._terms(), self.dtype)
+        return whole, bound + torch.cat(hidden) if inner else bound
 
     def magnitudes(self) -> Tensor:  # noqa: D102
         return torch.stack([part.magnitudes() for part in self.parts]).sum(0)
@@ -54,10 +57,9 @@ class Summed(Contribution):
     def _terms(self) -> int:
         return sum(part.terms if isinstance(part, Outer | Lookup) else 1 for part in self.parts)
 
-    def _inner_products_are_cheaper(self, size: int) -> bool:
-        return (
-            all(_has_inner_products(part) for part in self.parts) and 2 * self._terms() ** 2 < size
-        )
+    def _inner_products_are_cheaper(self) -> bool:
+        terms = self._terms()
+        return all(_has_inner_products(part) for part in self.parts) and 2 * terms**2 < self.size
 
     def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
         squared = torch.zeros(())
