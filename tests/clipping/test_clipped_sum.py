@@ -313,7 +313,10 @@ def test_compiled_models_are_refused_by_name() -> None:
         ({"model": "no"}, "model must be a Module, got 'no' (str)"),
         ({"inputs": 3}, "inputs must be a tensor, or a tuple or dict of tensors, got int"),
         ({"inputs": torch.tensor(1.0)}, "inputs must have the records along the first dimension"),
-        ({"targets": torch.zeros(4).long()}, "got shapes (3, 4), (4,)"),
+        (
+            {"targets": torch.zeros(4).long()},
+            "targets must be of as many records as inputs, 3, got 4",
+        ),
         ({"loss": lambda o, y: cross_entropy(o, y).mean()}, "a tensor of shape (3,), got ()"),
     ],
 )

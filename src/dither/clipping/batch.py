@@ -1,5 +1,6 @@
 """A batch is a tensor, a tuple or a dict of tensors; the first dimension counts the records."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -91,9 +92,14 @@ def losses_of(loss: Loss, outputs: Any, targets: Any, records: int) -> Tensor:
     losses: object = loss(outputs, targets)
     if not isinstance(losses, Tensor) or losses.shape != (records,):
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        remedy = (
+            "reduce over the other dimensions, for example with .flatten(1).mean(1)"
+            if isinstance(losses, Tensor) and losses.dim() > 1
+            else 'losses of torch.nn.functional do so with reduction="none"'
+        )
         raise InvalidValueError(
             f"loss must return one value a record, a tensor of shape ({records},), got {got}; "
-            'losses of torch.nn.functional do so with reduction="none"'
+            f"{remedy}"
         )
     return losses
 
@@ -103,19 +109,44 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+def vmapped(function: Callable[..., Any], in_dims: Any = 0, randomness: str = "error") -> Any:
+    """Return ``torch.func.vmap`` of a function without its remarks on its own speed."""
+    mapped = torch.func.vmap(function, in_dims, randomness=randomness)
+
+    def quiet(*args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            return mapped(*args)
+
+    return quiet
+
+
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which gradients of this type are computed: never half precision."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
+class OnCopies:
+    """A model that is called with copies of its buffers, which it may change."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model."""
+        if not self._buffers:
+            return self._model(*args, **kwargs)
+        return torch.func.functional_call(self._model, self._buffers, args, kwargs)
+
+    def buffers_now(self) -> list[tuple[str, Tensor]]:
+        """Return the copies, as the calls have left them."""
+        return list(self._buffers.items())
+
+
 @contextmanager
-def unchanged(model: nn.Module, inputs: Any) -> Iterator[Callable[..., Any]]:
+def unchanged(model: nn.Module, inputs: Any) -> Iterator[OnCopies]:
     """Give a model to try: its buffers and the random numbers are afterwards as before."""
     devices = {t.device.index for t in tensors(inputs) if t.device.type == "cuda"}
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-    def on_copies(*args: Any, **kwargs: Any) -> Any:
-        return torch.func.functional_call(model, buffers, args, kwargs)
-
     with torch.random.fork_rng(devices=list(devices)):
-        yield on_copies if buffers else model
+        yield OnCopies(model)

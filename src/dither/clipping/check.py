@@ -1,5 +1,6 @@
 """What a model will cost, and what has to be changed before it can be trained privately."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -8,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dither.clipping.batch import count, take, tensors
+from dither.clipping.batch import copied, count, take, tensors, trainable
 from dither.clipping.engine import fast_piece
 from dither.clipping.oracle import oracle
 from dither.clipping.refusals import unsound_layers
 from dither.validate import InvalidValueError, instance
 
 _CLOSE = 1e-3
+_ACCEPT = "register a rule with dither.clipping.register, or accept the cost"
 
 
 @dataclass(frozen=True)
@@ -59,33 +61,32 @@ def check(model: nn.Module, example: Any = None) -> Findings:
     Args:
         model: the module that is to be trained.
         example: a batch of at least two records, as the model takes it (a tensor, a tuple or a
-            dict). With it the model is run with two batch sizes, and the fast engine's sum is
-            compared with single records.
+            dict). With it a copy of the model is run with two batch sizes, and in evaluation mode
+            the fast engine's sum is compared with single records.
 
     Example:
         >>> from torch import nn
         >>> print(check(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))))
         refused: 1 (BatchNorm1d): normalises over the records of a batch;
-        dither.clipping.replace_batch_norm(model) puts GroupNorm in its place
+        dither.clipping.replace_batch_norm(model) puts GroupNorm in its place,
+        or keep its statistics as they are with .eval() on this layer
     """
     instance(nn.Module, model=model)
     found = [
         Finding("refused", f"{each.path} ({each.kind})", each.reason, each.remedy)
         for each in unsound_layers(model)
     ]
+    if not trainable(model):
+        reason, remedy = "no parameter is trainable", "call requires_grad_() on those to be trained"
+        found.append(Finding("refused", "the model", reason, remedy))
+    if example is not None and not found:
+        return Findings(tuple(_try(copy.deepcopy(model), example)))
     for path, layer in model.named_modules():
         if isinstance(layer, nn.RNNBase):
             where = f"{path or 'the model'} ({type(layer).__name__})"
             reason = "recurrent layers are repeated for every record"
             found.append(Finding("slow", where, reason, "use attention or convolutions for speed"))
-    if example is not None and not found_refusal(found):
-        found += _try(model, example)
     return Findings(tuple(found))
-
-
-def found_refusal(findings: list[Finding]) -> bool:
-    """Return whether something is refused, so that trying the model is of no use."""
-    return any(finding.verdict == "refused" for finding in findings)
 
 
 def _try(model: nn.Module, example: Any) -> list[Finding]:
@@ -94,37 +95,33 @@ def _try(model: nn.Module, example: Any) -> list[Finding]:
         raise InvalidValueError(f"example must have at least two records, got {records}")
     found: dict[Finding, None] = {}
     for size in (records, records - 1):
-        part = take(example, slice(0, size))
+        part = copied(take(example, slice(0, size)))
         try:
-            findings = _compare(model, part, size)
+            notes: dict[str, None] = {}
+            fast_piece(model, _probe, part, None, size, inf, notes.setdefault)
+            slow = [Finding("slow", *_place(note), _ACCEPT) for note in notes]
+            findings = slow + _compare(copy.deepcopy(model).eval(), part, size)
         except InvalidValueError as refusal:
-            remedy = "every record has to be treated by itself"
-            findings = [Finding("refused", "the model", str(refusal), remedy)]
+            findings = [Finding("refused", "the model", str(refusal), "change the model")]
         found.update(dict.fromkeys(findings))
     return list(found)
 
 
 def _compare(model: nn.Module, inputs: Any, records: int) -> list[Finding]:
-    notes: list[str] = []
-    remedy = "register a rule with dither.clipping.register, or accept the cost"
-
-    def told(_: nn.Module, message: str) -> None:
-        notes.append(message)
-
-    sums, _ = fast_piece(model, _probe, inputs, None, records, inf, told)
+    """Compare the fast sum with single records, in evaluation mode: without dropout."""
+    sums, _ = fast_piece(model, _probe, inputs, None, records, inf, str)
     expected: dict[str, Tensor] = {}
     for record in range(records):
         one = take(inputs, slice(record, record + 1))
         single, _ = oracle(model, _probe, one, None, 1, inf)
         expected = {name: expected.get(name, 0.0) + each for name, each in single.items()}
-    found = [Finding("slow", *_place(note), remedy) for note in notes]
     scale = max((float(each.abs().max()) for each in expected.values()), default=0.0)
-    for name, total in sums.items():
-        if float((total - expected[name]).abs().max()) > _CLOSE * scale:
-            reason = "the fast sum is not the sum of single records"
-            remedy = "switch off randomness (dropout) to compare; if it stays, do not use the model"
-            found.append(Finding("wrong", name, reason, remedy))
-    return found
+    reason = "the fast sum is not the sum of single records"
+    return [
+        Finding("wrong", name, reason, "do not use the model")
+        for name, total in sums.items()
+        if float((total - expected[name]).abs().max()) > _CLOSE * scale
+    ]
 
 
 def _place(note: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from dither.clipping.proof import (
     pattern_of,
     prove,
     refuse_hidden_uses,
+    refuse_kept_records,
     refuse_mixed_records,
     remember,
     weighted_gradients,
@@ -27,12 +28,12 @@ from dither.clipping.refusals import refuse_unsound_layers
 from dither.clipping.registry import UnseenUseError
 from dither.clipping.result import ClippedSum
 from dither.clipping.uses import Gradients, contributions
-from dither.validate import choice, instance, positive
+from dither.validate import InvalidValueError, choice, instance, positive
 from dither.validate import count as whole_number
 
 __all__ = ["FallbackWarning", "clipped_sum", "rules"]
 
-Tell = Callable[[nn.Module, str], None]
+Tell = Callable[[str], object]
 _told: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
 
 
@@ -91,31 +92,33 @@ def clipped_sum(
     choice(("fast", "oracle"), engine=engine)
     records = count(inputs=inputs)
     if targets is not None and count(targets=targets) != records:
-        count(inputs_and_targets=(inputs, targets))
+        given = count(targets=targets)
+        raise InvalidValueError(
+            f"targets must be of as many records as inputs, {records}, got {given}"
+        )
+    if torch.is_inference_mode_enabled():
+        raise InvalidValueError("clipped_sum must be called outside torch.inference_mode()")
     refuse_unsound_layers(model)
-    one_piece = fast_piece if engine == "fast" else oracle
     if records == 0:
         empty = {n: torch.zeros_like(p, dtype=wide(p.dtype)) for n, p in trainable(model).items()}
         return ClippedSum(empty, torch.zeros(0))
-    if microbatch is None or whole_number(microbatch=microbatch) >= records:
-        return ClippedSum(*one_piece(model, loss, inputs, targets, records, clip_norm))
+    step = records if microbatch is None else min(records, whole_number(microbatch=microbatch))
+    notes: dict[str, None] = {}
     sums: dict[str, Tensor] = {}
     norms: list[Tensor] = []
-    for start in range(0, records, microbatch):
-        part = slice(start, min(records, start + microbatch))
-        batch = take(inputs, part), take(targets, part), part.stop - part.start
-        found, piece_norms = one_piece(model, loss, *batch, clip_norm)
+    for start in range(0, records, step):
+        part = slice(start, min(records, start + step))
+        whole = step == records
+        batch = (inputs, targets) if whole else (take(inputs, part), take(targets, part))
+        piece = (model, loss, *batch, part.stop - part.start, clip_norm)
+        found, own = oracle(*piece) if engine == "oracle" else fast_piece(*piece, notes.setdefault)
         sums = {n: sums[n].add_(each) for n, each in found.items()} if sums else found
-        norms.append(piece_norms)
-    return ClippedSum(sums, torch.cat(norms))
-
-
-def tell(model: nn.Module, message: str) -> None:
-    """Warn of what is computed record by record, once for each model."""
+        norms.append(own)
     told = _told.setdefault(model, set())
-    if message not in told:
-        told.add(message)
-        warnings.warn(message, FallbackWarning, stacklevel=4)
+    for note in [note for note in notes if note not in told]:
+        told.add(note)
+        warnings.warn(note, FallbackWarning, stacklevel=2)
+    return ClippedSum(sums, norms[0] if len(norms) == 1 else torch.cat(norms))
 
 
 def fast_piece(
@@ -125,49 +128,54 @@ def fast_piece(
     targets: Any,
     records: int,
     clip_norm: float,
-    tell: Tell = tell,
+    tell: Tell,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the clipped sum and the norms by the fast engine, or by the oracle if need be."""
+    refuse_kept_records(model, loss, inputs, targets, records)
     recorder = Recorder(trainable(model), (inputs, targets), records)
+    state = torch.get_rng_state()
+    given = inputs, targets, recorder, state
     try:
         with torch.enable_grad(), watching(model, recorder):
             losses = losses_of(loss, forward(model, inputs), targets, records)
         refuse_hidden_uses(recorder, losses)
         pattern = pattern_of(model, loss, recorder)
         proven = is_proven(model, pattern, recorder)
-        result, gradients = finish(model, recorder, losses, proven, clip_norm, tell)
-        if not proven and records > 1:
-            refuse_mixed_records(model, loss, inputs, targets, records)
+        result, gradients = finish(recorder, losses, proven, clip_norm, tell)
+        if not proven and refuse_mixed_records(model, loss, *given):
             remember(model, pattern, gradients)
     except UnseenUseError as reason:
-        refuse_mixed_records(model, loss, inputs, targets, records, by_losses_alone=True)
-        tell(model, f"{reason}: the whole model is computed record by record, which is slow")
+        refuse_mixed_records(model, loss, *given, by_losses_alone=True)
+        tell(f"{reason}: the whole model is computed record by record, which is slow")
         return oracle(model, loss, inputs, targets, records, clip_norm)
     return result
 
 
 @torch.no_grad()
 def finish(
-    model: nn.Module,
     recorder: Recorder,
     losses: Tensor,
     proven: bool,
     clip_norm: float,
-    tell: Tell = tell,
+    tell: Tell,
 ) -> tuple[tuple[dict[str, Tensor], Tensor], Mapping[int, Gradients]]:
     """Return the clipped sum and the norms of a recorded batch, and the outputs' gradients."""
     sums: dict[str, Tensor] = {}
     norms = losses.new_zeros(recorder.records)
     gradients: Mapping[int, Gradients] = {}
+    if recorder.parameters and not losses.requires_grad:
+        raise InvalidValueError(
+            "loss must depend on the trainable parameters, got losses without a graph"
+        )
     with torch.autocast(losses.device.type, enabled=False):
         if losses.requires_grad:
             expected = None if proven else weighted_gradients(recorder, losses)
             gradients = _output_gradients(recorder, losses)
             parts, slow = contributions(recorder, gradients)
             for call in slow:
-                tell(model, f"{call}: no rule, so this call alone is repeated for every record")
+                tell(f"{call}: no rule, so this call alone is repeated for every record")
             for name in sorted(recorder.data_dependent):
-                tell(model, f"{name} may move records: every batch is compared with autograd")
+                tell(f"{name} may move records: every batch is compared with autograd")
             if expected is not None:
                 prove(recorder, gradients, parts, expected)
             if parts:

@@ -1,6 +1,5 @@
 """The truth, slow and obvious: one gradient a record, clipped, added up."""
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from dither.clipping.batch import (
     tensors,
     trainable,
     unchanged,
+    vmapped,
     wide,
 )
 
@@ -75,10 +75,8 @@ def _by_vmap(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> dict[st
         return losses_of(loss, outputs, _with_dimension(target), 1)[0]
 
     along = (None, 0, None if targets is None else 0)
-    gradients = torch.func.vmap(torch.func.grad(loss_of), along, randomness="different")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-        found: dict[str, Tensor] = gradients(parameters, inputs, targets)
+    gradients = vmapped(torch.func.grad(loss_of), along, randomness="different")
+    found: dict[str, Tensor] = gradients(parameters, inputs, targets)
     return found
 
 

@@ -8,15 +8,16 @@ that no rule foresaw. So nothing is taken on trust:
 - the first batch on which a model shows a new pattern, which is the whole sequence of functions
   that the batch went through: a weighted sum of the records' gradients must be what plain autograd
   gives, with a weight of its own for every record, so that no two can be mistaken for each other
-  (:func:`prove`); and exchanging one record must leave all the others as they are, from the inputs
-  of every layer to the losses (:func:`refuse_mixed_records`);
+  (:func:`prove`); and exchanging records must leave the others as they are, from the inputs of
+  every layer to the losses (:func:`refuse_mixed_records`);
 - every batch again, if the model can move records about depending on their values or on chance.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import sqrt
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,8 @@ from dither.clipping.uses import Gradients
 from dither.validate import InvalidValueError
 
 Pattern = tuple[object, ...]
+_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.004, torch.bfloat16: 0.03}
+_tried: WeakSet[nn.Module] = WeakSet()
 _proven: WeakKeyDictionary[nn.Module, set[Pattern]] = WeakKeyDictionary()
 
 
@@ -110,7 +113,7 @@ def prove(
     if not all(bool(torch.isfinite(each).all()) for each in squared.values()):
         raise NothingToCompareError("a record without a finite gradient, on a model's first batch")
     known = [g for each in gradients.values() for g in each if g is not None]
-    tolerance = 3.0 * sqrt(max((torch.finfo(g.dtype).eps for g in known), default=0.0))
+    tolerance = max((_TOLERANCE.get(g.dtype, 0.03) for g in known), default=0.0)
     whole = sqrt(sum(float(each.sum()) for each in squared.values()))
     for name, parameter in recorder.parameters.items():
         gradient = expected[name]
@@ -134,42 +137,130 @@ def refuse_mixed_records(
     loss: Loss,
     inputs: Any,
     targets: Any,
-    records: int,
+    recorder: Recorder,
+    state: Tensor,
     by_losses_alone: bool = False,
-) -> None:
-    """Raise if anything about a record changes when another record of the batch is exchanged.
+) -> bool:
+    """Raise if anything about a record changes when other records of the batch are exchanged.
 
-    Inputs of layers are compared too, unless it is not known where they have their records.
+    For every bit of the records' numbers, those with the bit are exchanged and those without
+    compared, then the reverse, so that every pair of records is on two sides once. What comes in
+    their place is other records', far larger, so that a maximum over the batch moves too. Inputs
+    of layers are compared as well as losses, unless it is not known where they have their records.
+    Losses must also stay the same in a batch of half the size, for models without chance.
+
+    Args:
+        model: the model.
+        loss: the loss.
+        inputs: the batch.
+        targets: its targets.
+        recorder: what was seen of the batch.
+        state: of the random numbers before the batch, which all passes begin with.
+        by_losses_alone: whether only losses are to be compared.
+
+    Returns:
+        Whether the exchanges changed anything at all, so that there was something to see.
     """
-    if records < 2:
-        return
-    changed = records // 2
-    other = _another(inputs, targets, records, changed)
-    others = torch.arange(records) != changed
-    found = []
-    for exchange in (False, True):
-        batch = copied((inputs, targets))
-        if exchange:
-            for part in tensors(batch):
-                part[changed] = part[other]
-        recorder = Fingerprinter(trainable(model), batch, records)
-        with unchanged(model, inputs) as same, torch.no_grad(), watching(model, recorder):
-            torch.manual_seed(0)
-            values = losses_of(loss, forward(same, batch[0]), batch[1], records)
-        inner = [] if by_losses_alone else recorder.fingerprints
-        found.append([*inner, values.double()])
-    before, after = found
-    mixed = len(before) != len(after) or any(
-        bool(_differ(one, two)[others.to(one.device)].any())
-        for one, two in zip(before, after, strict=True)
-    )
-    if mixed and recorder.data_dependent and not by_losses_alone:
-        raise UnseenUseError(f"{', '.join(sorted(recorder.data_dependent))} moves records about")
-    if mixed:
-        raise InvalidValueError(
-            "model and loss must treat every record by itself, but what happens to a record "
-            "changes with the other records in its batch; dither.clipping.check(model) may say why"
+    records = recorder.records
+    batch = copied((inputs, targets))
+    before = _pass(model, loss, batch, records, state)
+    if before.trace != recorder.trace and not by_losses_alone:
+        raise UnseenUseError("the model does not do the same twice")
+    told = False
+    for bit in range((records - 1).bit_length()):
+        for side in (0, 1):
+            exchanged = (torch.arange(records) >> bit) % 2 == side
+            after = _pass(model, loss, _exchanged(batch, exchanged), records, state)
+            told = told or bool(_differ(before.losses, after.losses, 0.0).any())
+            _compare(before, after, ~exchanged, by_losses_alone)
+    half = torch.arange(records) < (records + 1) // 2
+    again = _pass(model, loss, batch, records, torch.Generator().manual_seed(1).get_state())
+    if records > 1 and not bool(_differ(before.losses, again.losses, 0.0).any()):
+        fewer = _pass(model, loss, _selected(batch, half), int(half.sum()), state)
+        slack = 8.0 * torch.finfo(fewer.losses.dtype).eps ** (2.0 / 3.0)
+        kept = before.losses[half.to(before.losses.device)]
+        if bool(_differ(kept, fewer.losses, slack, 1.0).any()):
+            _refuse()
+    return told
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One forward pass: a number a record for every input of a use, the losses, the trace."""
+
+    fingerprints: list[Tensor]
+    losses: Tensor
+    trace: int
+
+
+def _pass(model: nn.Module, loss: Loss, batch: Any, records: int, state: Tensor) -> _Pass:
+    inputs, targets = copied(batch)
+    recorder = Fingerprinter(trainable(model), (inputs, targets), records)
+    with unchanged(model, inputs) as same, torch.no_grad(), watching(model, recorder):
+        torch.set_rng_state(state)
+        losses = losses_of(loss, forward(same, inputs), targets, records)
+    return _Pass(recorder.fingerprints, losses, recorder.trace)
+
+
+def _compare(before: _Pass, after: _Pass, kept: Tensor, by_losses_alone: bool) -> None:
+    where = kept.to(before.losses.device)
+    if bool(_differ(before.losses, after.losses, 1e-6)[where].any()):
+        _refuse()
+    if not by_losses_alone and (
+        len(before.fingerprints) != len(after.fingerprints)
+        or any(
+            bool(_differ(one, two, 1e-6)[where].any())
+            for one, two in zip(before.fingerprints, after.fingerprints, strict=True)
         )
+    ):
+        raise UnseenUseError("the records cannot be told apart inside the model")
+
+
+def _refuse() -> NoReturn:
+    raise InvalidValueError(
+        "model and loss must treat every record by itself, but what happens to a record "
+        "changes with the other records in its batch, or with their number"
+    )
+
+
+def _exchanged(batch: Any, which: Tensor) -> Any:
+    """Return the batch with some records replaced by others, their numbers made far larger."""
+    made = copied(batch)
+    for values, far in ((tensors(made[0]), True), (tensors(made[1]), False)):
+        for part in values:
+            where = which.to(part.device)
+            others = part.roll(1, 0)[where]
+            part[where] = -100.0 * others if far and part.is_floating_point() else others
+    return made
+
+
+def _selected(batch: Any, which: Tensor) -> Any:
+    if isinstance(batch, Tensor):
+        return batch[which.to(batch.device)]
+    if isinstance(batch, Mapping):
+        return {key: _selected(value, which) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(_selected(value, which) for value in batch)
+    return batch
+
+
+def refuse_kept_records(
+    model: nn.Module, loss: Loss, inputs: Any, targets: Any, records: int
+) -> None:
+    """Raise if a model keeps something of its records in a buffer, before it can do so."""
+    if model in _tried or not any(True for _ in model.buffers()):
+        return
+    batch = copied((inputs, targets))
+    recorder = Fingerprinter(trainable(model), batch, records)
+    with unchanged(model, inputs) as same, torch.no_grad(), watching(model, recorder):
+        losses_of(loss, forward(same, batch[0]), batch[1], records)
+        for name, buffer in same.buffers_now():
+            if recorder.comes_from_batch(buffer):
+                raise InvalidValueError(
+                    f"model must keep nothing of its records, but its buffer {name} is computed "
+                    "from them, and would be released without noise"
+                )
+    _tried.add(model)
 
 
 def _weights(records: int) -> Tensor:
@@ -177,17 +268,7 @@ def _weights(records: int) -> Tensor:
     return 0.5 + torch.rand(records, generator=torch.Generator().manual_seed(0))
 
 
-def _another(inputs: Any, targets: Any, records: int, record: int) -> int:
-    """Return a record that differs from the given one, in its targets if possible."""
-    candidates = [i for i in range(records) if i != record][:32]
-    for parts in (tensors(targets), tensors((inputs, targets))):
-        for candidate in candidates:
-            if any(not torch.equal(part[candidate], part[record]) for part in parts):
-                return candidate
-    return candidates[0]
-
-
-def _differ(one: Tensor, two: Tensor) -> Tensor:
-    """Return where two vectors differ by more than rounding; what is not finite is let be."""
-    difference = (one - two).abs()
-    return torch.isfinite(difference) & (difference > 1e-6 * (one.abs() + two.abs()))
+def _differ(one: Tensor, two: Tensor, slack: float, floor: float = 0.0) -> Tensor:
+    """Return where two vectors differ by more than rounding."""
+    same = (one - two).abs() <= slack * (floor + one.abs() + two.abs())
+    return ~(same | (~torch.isfinite(one) & ~torch.isfinite(two)))

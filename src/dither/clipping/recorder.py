@@ -22,12 +22,16 @@ from torch.overrides import TorchFunctionMode
 
 from dither.clipping import attention
 from dither.clipping.batch import tensors, wide
-from dither.clipping.layout import Layout, layout_of
+from dither.clipping.layout import layout_of
 from dither.clipping.moving import may_depend_on_data, moves_records
+from dither.clipping.refusals import RENORMALISED
 from dither.clipping.registry import layers_with_rules, treats_leading_alike
 from dither.validate import InvalidValueError
 
 _EXPANDING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to}
+_FEW = 64
+"""Of a constant with up to this many entries, a proof depends on which of them are zero."""
+
 _RESHAPING = {
     Tensor.view, Tensor.reshape, torch.reshape, Tensor.expand, Tensor.repeat, Tensor.new_zeros,
     Tensor.new_ones, Tensor.new_empty, Tensor.new_full, torch.unflatten, Tensor.unflatten,
@@ -80,6 +84,8 @@ class Derived:
 class Recorder(TorchFunctionMode):
     """Notes every use of the parameters while it is active."""
 
+    without_gradients = False
+
     def __init__(self, parameters: Mapping[str, Tensor], batch: Any, records: int) -> None:
         super().__init__()
         self.parameters = dict(parameters)
@@ -90,8 +96,9 @@ class Recorder(TorchFunctionMode):
         self.derived: dict[int, Derived] = {}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._batch = batch
-        self._from_batch = {id(tensor) for tensor in tensors(batch)}
-        self._inside_layers = 0
+        self._from_batch = {id(tensor): serial for serial, tensor in enumerate(tensors(batch))}
+        self._serial = len(self._from_batch)
+        self._inside_layers, self._looking_away = 0, False
 
     def __torch_function__(
         self,
@@ -102,11 +109,15 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """See one call of a PyTorch function."""
         kwargs = kwargs or {}
+        if self._looking_away:
+            return func(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             named = attention.arguments_of(args, kwargs)
             if attention.covers(named):
                 with self:
                     return attention.forward(named)
+        if func is functional.embedding and (kwargs.get("max_norm") or (len(args) > 3 and args[3])):
+            raise InvalidValueError(f"model must leave its weights alone, got an {RENORMALISED}")
         if func is functional.batch_norm and _uses_batch_statistics(*args, **kwargs):
             raise InvalidValueError(
                 "model must not mix records, got batch_norm in training mode; "
@@ -115,7 +126,7 @@ class Recorder(TorchFunctionMode):
         given = tensors((args, kwargs) if kwargs else args)
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
         output = func(*args, **kwargs)
-        made = tensors(output)
+        made = [args[0]] if func is Tensor.__setitem__ else tensors(output)
         if may_depend_on_data(func) and self._moves_records(func, args, kwargs, given):
             self.data_dependent.add(func.__name__)
         if made:
@@ -137,6 +148,10 @@ class Recorder(TorchFunctionMode):
         """Return whether the tensor is a parameter or was computed from parameters alone."""
         return id(tensor) in self._names or id(tensor) in self.derived
 
+    def comes_from_batch(self, tensor: Tensor) -> bool:
+        """Return whether a tensor was computed from the batch."""
+        return id(tensor) in self._from_batch
+
     def was_changed(self, tensor: Any) -> bool:
         """Return whether something derived, or what it was derived from, was changed in place."""
         made = self.derived.get(id(tensor))
@@ -152,13 +167,35 @@ class Recorder(TorchFunctionMode):
     def leave_layer(self, layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Note a whole layer as one call."""
         self._inside_layers -= 1
+        self._looking_away = True
         given = tensors((args, kwargs))
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
         before += [(p, p._version, None) for p in layer.parameters() if id(p) in self._names]
         self._note(layer, args, kwargs, before, tensors(output))
+        self._looking_away = False
+
+    def _extend_trace(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        before: list[tuple[Tensor, int, Node | None]],
+        held: list[Tensor],
+        output: Tensor,
+    ) -> None:
+        parameters = self.parameters_in(held) if held else ()
+        layout = layout_of(output.shape, self.records, treats_leading_alike(function))
+        settings = () if function in _RESHAPING else self._settings((args, kwargs))
+        given = [self._from_batch.get(id(tensor), -1) for tensor, _, _ in before]
+        seen = (function, *parameters, output.dim(), layout, settings, *given)
+        self.trace = hash((self.trace, seen))
 
     def _settings(self, arguments: Any) -> object:
-        """Return what a call was given besides tensors; the number of records goes by a name."""
+        """Return what a call was given besides the batch; the number of records goes by a name.
+
+        Of floats, and of the entries of small constants, it matters whether they are zero: a
+        factor that changes with every step must not ask for a new proof every time.
+        """
         if isinstance(arguments, tuple | list):
             return tuple(self._settings(each) for each in arguments)
         if isinstance(arguments, dict):
@@ -167,11 +204,13 @@ class Recorder(TorchFunctionMode):
             parts = (arguments.start, arguments.stop, arguments.step)
             return tuple(self._settings(each) for each in parts)
         if isinstance(arguments, Tensor):
-            return "tensor"
+            if id(arguments) in self._from_batch or self.stands_for_parameters(arguments):
+                return "tensor"
+            few = arguments.numel() <= _FEW and not arguments.is_meta
+            return str((arguments != 0).tolist()) if few else "constant"
+        if isinstance(arguments, float):
+            return arguments != 0.0
         return "records" if arguments == self.records else str(arguments)
-
-    def _layout(self, function: Callable[..., Any], output: Tensor) -> Layout | None:
-        return layout_of(output.shape, self.records, treats_leading_alike(function))
 
     def _moves_records(
         self, func: Callable[..., Any], args: Any, kwargs: Any, given: list[Tensor]
@@ -191,23 +230,25 @@ class Recorder(TorchFunctionMode):
         batch = frozenset(id(tensor) for tensor, _, _ in before if id(tensor) in self._from_batch)
         held = [tensor for tensor, _, _ in before if self.stands_for_parameters(tensor)]
         spread = bool(held) and function in _EXPANDING and made[0].shape[:1] == (self.records,)
-        marks = {id(tensor) for tensor in made}
+        marks = [id(tensor) for tensor in made]
         if batch or spread:
-            self._from_batch |= marks
+            if not self._inside_layers:
+                self._extend_trace(function, args, kwargs, before, held, made[0])
+            for mark in marks:
+                self._from_batch[mark] = self._serial
+                self._serial += 1
         else:
-            self._from_batch -= marks
-        if batch or spread:
-            parameters = self.parameters_in(held) if held else ()
-            dims = made[0].dim(), self._layout(function, made[0])
-            settings = () if function in _RESHAPING else self._settings((args, kwargs))
-            self.trace = hash((self.trace, function, *parameters, dims, settings))
+            for mark in marks:
+                self._from_batch.pop(mark, None)
         if not held or self._inside_layers:
             return
         if batch or spread:
             self._note_use(function, args, kwargs, batch, before, made)
             return
         for position, tensor in enumerate(made):
-            if tensor.requires_grad and not self.stands_for_parameters(tensor):
+            if (tensor.requires_grad or self.without_gradients) and not self.stands_for_parameters(
+                tensor
+            ):
                 place = position if len(made) > 1 else None
                 version = tensor._version
                 self.derived[id(tensor)] = Derived(tensor, function, args, kwargs, place, version)
@@ -239,6 +280,8 @@ class Recorder(TorchFunctionMode):
 
 class Fingerprinter(Recorder):
     """Notes, instead of the uses, one number a record for every input of a use."""
+
+    without_gradients = True
 
     def __init__(self, parameters: Mapping[str, Tensor], batch: Any, records: int) -> None:
         super().__init__(parameters, batch, records)

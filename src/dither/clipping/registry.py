@@ -83,7 +83,12 @@ def register(*kinds: Callable[..., Any], leading_alike: bool = False) -> Callabl
         ...                     torch.zeros(4), clip_norm=1.0)
         >>> total.gradients["factor"]
         tensor([2.3094, 2.3094, 2.3094])
+
+        A layer with a matrix, ``y = x @ w.T`` on records × terms × width, would return
+        ``[(call.function.w, Outer(gradient, call.args[0]))]``, and form no gradient a record.
     """
+    if not kinds:
+        raise InvalidTypeError("kinds must name at least one function or class of layers")
     for kind in kinds:
         if not callable(kind):
             raise InvalidTypeError(f"kinds must be functions or classes of layers, got {kind!r}")

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dither.clipping.batch import tensors, wide
+from dither.clipping.batch import tensors, vmapped, wide
 from dither.clipping.contributions import KEPT, Contribution, PerRecord, Summed
 from dither.clipping.layout import Layout, layout_of
 from dither.clipping.recorder import Derived, Recorder, Use
 from dither.clipping.registry import Call, Rule, UnseenUseError, rule_of, treats_leading_alike
 from dither.clipping.rules.explicit import one_by_one
 from dither.clipping.rules.recurrent import is_recurrent, recurrent
+from dither.validate import InvalidTypeError, InvalidValueError
 
 Gradients = Sequence[Tensor | None]
 
@@ -82,7 +83,35 @@ def _apply_rule(
     )
     assert gradient is not None  # noqa: S101 (uses without a gradient were left out)
     found = rule(call, prepared_gradient(gradient, layout, recorder.records))
-    return [(tensor, part) for tensor, part in found if recorder.stands_for_parameters(tensor)]
+    return [
+        (tensor, part)
+        for tensor, part in _checked(rule, use, found, recorder.records)
+        if recorder.stands_for_parameters(tensor)
+    ]
+
+
+def _checked(
+    rule: Rule, use: Use, found: Any, records: int
+) -> Iterable[tuple[Tensor, Contribution]]:
+    """Yield what a rule returned, if that is what a rule must return."""
+    name = f"rule {getattr(rule, '__name__', rule)!s} for {use.name}"
+    for pair in found if isinstance(found, Iterable) else [found]:
+        if not isinstance(pair, tuple) or [isinstance(pair[0], Tensor), len(pair)] != [True, 2]:
+            raise InvalidTypeError(
+                f"the {name} must return pairs of a parameter and a Contribution, got {pair!r:.60}"
+            )
+        tensor, part = pair
+        if not isinstance(part, Contribution):
+            raise InvalidTypeError(
+                f"the {name} must return a Contribution, such as PerRecord, for each parameter, "
+                f"got {type(part).__name__}"
+            )
+        if part.size != tensor.numel() or part.records != records:
+            raise InvalidValueError(
+                f"the {name} must return one gradient a record, each of the parameter's "
+                f"{tensor.numel()} entries, got {part.records} of {part.size}"
+            )
+        yield tensor, part
 
 
 def prepared_gradient(gradient: Tensor, layout: Layout, records: int) -> Tensor:
@@ -115,7 +144,7 @@ def _pulled_back(
     replay = _replay(recorder, tensor, names)
     pull = torch.func.vjp(replay, *roots)[1]
     rows = part.rows(0, part.records).to(tensor.dtype)
-    pulled = torch.func.vmap(pull)(rows)
+    pulled = vmapped(pull)(rows)
     return [
         (name, PerRecord(gradients.to(wide(gradients.dtype))))
         for name, gradients in zip(names, pulled, strict=True)

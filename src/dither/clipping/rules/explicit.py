@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import _VF, Tensor
 
-from dither.clipping.batch import tensors, wide
+from dither.clipping.batch import tensors, vmapped, wide
 from dither.clipping.contributions import KEPT, Contribution, PerRecord
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.registry import UnseenUseError
 
+_CELLS = (_VF.lstm_cell, _VF.gru_cell, _VF.rnn_tanh_cell, _VF.rnn_relu_cell)
 Pairs = Iterable[tuple[Tensor, Contribution]]
 
 
@@ -21,8 +22,12 @@ def one_by_one(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder)
     held = _distinct(
         t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)
     )
-    batch = _distinct(t for t in tensors((use.args, use.kwargs)) if id(t) in use.from_batch)
-    if any(tensor.shape[:1] != (recorder.records,) for tensor in batch):
+    others = [t for t in tensors((use.args, use.kwargs)) if not recorder.stands_for_parameters(t)]
+    states = use.function in _CELLS  # their first states are constants, one a record
+    batch = _distinct(
+        t for t in others if id(t) in use.from_batch or (states and len(t) == recorder.records)
+    )
+    if any(id(t) in use.from_batch and t.shape[:1] != (recorder.records,) for t in others):
         raise UnseenUseError(f"{use.name} has inputs without the records first")
     refuse_large(held, use, recorder)
     wanted = [k for k, gradient in enumerate(gradients) if gradient is not None]
@@ -42,13 +47,21 @@ def one_by_one(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder)
 
     inputs = [tensor.detach() for tensor in batch]
     try:
-        rows = list(torch.func.vmap(pull, randomness="error")(inputs, given))
+        rows = list(vmapped(pull)(inputs, given))
     except RuntimeError:
-        rows = stacked(
-            lambda i: pull([x[i] for x in inputs], [g[i] for g in given]),
-            recorder.records,
+        rows = _in_a_loop(
+            use, lambda i: pull([x[i] for x in inputs], [g[i] for g in given]), recorder
         )
     return pairs(held, rows)
+
+
+def _in_a_loop(
+    use: Use, pull: Callable[[int], Sequence[Tensor]], recorder: Recorder
+) -> list[Tensor]:
+    try:
+        return stacked(pull, recorder.records)
+    except (RuntimeError, ValueError, IndexError, TypeError) as reason:
+        raise UnseenUseError(f"{use.name} cannot be repeated for a single record") from reason
 
 
 def stacked(pull: Callable[[int], Sequence[Tensor]], records: int) -> list[Tensor]:
