@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from dither.clipping import rules
-from dither.clipping.batch import Loss, count, forward, losses_of, take, trainable, wide
+from dither.clipping.batch import (
+    Loss,
+    count,
+    forward,
+    losses_of,
+    take,
+    tensors,
+    trainable,
+    wide,
+)
 from dither.clipping.clip import clip
 from dither.clipping.oracle import oracle
 from dither.clipping.proof import (
@@ -61,8 +70,11 @@ def clipped_sum(
         - No record contributes more than ``clip_norm``·(1 + 1e-5), rounding included.
         - A record whose gradient is NaN or infinite counts as zero and leaves the others alone.
         - Every path from the loss to a parameter is accounted for on every batch; what no rule
-          covers goes to the oracle, with a :class:`FallbackWarning` once.
-        - The model is left as it was found.
+          covers goes to the oracle, with a :class:`FallbackWarning` once. What a model does for
+          the first time is compared with plain autograd, and records are exchanged to see that
+          none depends on another; models and losses of which one does are refused.
+        - The model carries no hooks or wrappers afterwards, and what its forward pass changes, it
+          changes once; what it would keep of the records is refused.
 
     Args:
         model: any module; called as ``model(inputs)``, ``model(*inputs)`` or ``model(**inputs)``
@@ -134,6 +146,7 @@ def fast_piece(
     refuse_kept_records(model, loss, inputs, targets, records)
     recorder = Recorder(trainable(model), (inputs, targets), records)
     state = torch.get_rng_state()
+    versions = [tensor._version for tensor in tensors((inputs, targets))]
     given = inputs, targets, recorder, state
     try:
         with torch.enable_grad(), watching(model, recorder):
@@ -145,6 +158,10 @@ def fast_piece(
         if not proven and refuse_mixed_records(model, loss, *given):
             remember(model, pattern, gradients)
     except UnseenUseError as reason:
+        if [tensor._version for tensor in tensors((inputs, targets))] != versions:
+            raise InvalidValueError(
+                "model must not change its inputs in place, got one that does and has no rule"
+            ) from None
         refuse_mixed_records(model, loss, *given, by_losses_alone=True)
         tell(f"{reason}: the whole model is computed record by record, which is slow")
         return oracle(model, loss, inputs, targets, records, clip_norm)

@@ -45,10 +45,6 @@ _tried: WeakSet[nn.Module] = WeakSet()
 _proven: WeakKeyDictionary[nn.Module, set[Pattern]] = WeakKeyDictionary()
 
 
-class NothingToCompareError(UnseenUseError):
-    """No record of a batch has a finite gradient, so that nothing can be proven with it."""
-
-
 def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
     """Raise unless every path from the losses to a parameter passes through a use that was seen."""
     names = {id(parameter): name for name, parameter in recorder.parameters.items()}
@@ -111,7 +107,7 @@ def prove(
     """Compare the weighted sum of the contributions with the one by plain autograd."""
     squared = {name: part.norms()[0] for name, part in contributions.items()}
     if not all(bool(torch.isfinite(each).all()) for each in squared.values()):
-        raise NothingToCompareError("a record without a finite gradient, on a model's first batch")
+        raise UnseenUseError("the model's first batch cannot be compared with plain autograd")
     known = [g for each in gradients.values() for g in each if g is not None]
     tolerance = max((_TOLERANCE.get(g.dtype, 0.03) for g in known), default=0.0)
     whole = sqrt(sum(float(each.sum()) for each in squared.values()))
@@ -179,7 +175,7 @@ def refuse_mixed_records(
         fewer = _pass(model, loss, _selected(batch, half), int(half.sum()), state)
         slack = 8.0 * torch.finfo(fewer.losses.dtype).eps ** (2.0 / 3.0)
         kept = before.losses[half.to(before.losses.device)]
-        if bool(_differ(kept, fewer.losses, slack, 1.0).any()):
+        if bool(_differ(kept, fewer.losses, slack, slack).any()):
             _refuse()
     return told
 
@@ -204,12 +200,12 @@ def _pass(model: nn.Module, loss: Loss, batch: Any, records: int, state: Tensor)
 
 def _compare(before: _Pass, after: _Pass, kept: Tensor, by_losses_alone: bool) -> None:
     where = kept.to(before.losses.device)
-    if bool(_differ(before.losses, after.losses, 1e-6)[where].any()):
+    if bool(_differ(before.losses, after.losses, 1e-5, 1e-6)[where].any()):
         _refuse()
     if not by_losses_alone and (
         len(before.fingerprints) != len(after.fingerprints)
         or any(
-            bool(_differ(one, two, 1e-6)[where].any())
+            bool(_differ(one[0], two[0], 0.0, 1e-5 * one[1])[where].any())
             for one, two in zip(before.fingerprints, after.fingerprints, strict=True)
         )
     ):
@@ -268,7 +264,7 @@ def _weights(records: int) -> Tensor:
     return 0.5 + torch.rand(records, generator=torch.Generator().manual_seed(0))
 
 
-def _differ(one: Tensor, two: Tensor, slack: float, floor: float = 0.0) -> Tensor:
-    """Return where two vectors differ by more than rounding."""
-    same = (one - two).abs() <= slack * (floor + one.abs() + two.abs())
+def _differ(one: Tensor, two: Tensor, slack: float, floor: float | Tensor = 0.0) -> Tensor:
+    """Return where two vectors differ by more than ``floor`` and a share ``slack`` of them."""
+    same = (one - two).abs() <= floor + slack * (one.abs() + two.abs())
     return ~(same | (~torch.isfinite(one) & ~torch.isfinite(two)))

@@ -279,7 +279,7 @@ class Recorder(TorchFunctionMode):
 
 
 class Fingerprinter(Recorder):
-    """Notes, instead of the uses, one number a record for every input of a use."""
+    """Notes, instead of the uses, a number and its scale a record for every input of a use."""
 
     without_gradients = True
 
@@ -304,7 +304,8 @@ class Fingerprinter(Recorder):
                 rows = rows.reshape(self.records, -1)
                 rows = rows.to(wide(rows.dtype) if rows.is_floating_point() else torch.float32)
                 weights = torch.arange(rows.shape[1], dtype=rows.dtype, device=rows.device).cos_()
-                self.fingerprints.append(rows @ weights)
+                size = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(weights)
+                self.fingerprints.append(torch.stack([rows @ weights, size]))
 
 
 @contextmanager
