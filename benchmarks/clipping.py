@@ -240,10 +240,13 @@ def draw(speeds: dict[str, dict[str, Any]]) -> Figure:
             edgecolor="white",
         )  # fmt: skip
         if method != "plain":
-            axes.bar_label(bars, fmt="%.2g", fontsize=8)
+            axes.bar_label(
+                bars, [f"{h:.2f}" if h < 10 else f"{h:.0f}" for h in heights], fontsize=7
+            )
     axes.axhline(1.5, color="black", linewidth=0.8, linestyle=":")
     axes.set(
         yscale="log",
+        ylim=(0.8, 500.0),
         ylabel="time of a step / plain step",
         xticks=range(len(speeds)),
         title="Clipped sums on 2 threads, batch 256 (transformer 64); lower is better",

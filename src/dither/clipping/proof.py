@@ -34,7 +34,8 @@ from dither.clipping.batch import (
     wide,
 )
 from dither.clipping.contributions import Contribution
-from dither.clipping.recorder import Fingerprinter, Recorder, watching
+from dither.clipping.fingerprinter import Fingerprinter
+from dither.clipping.recorder import Recorder, watching
 from dither.clipping.registry import UnseenUseError
 from dither.clipping.uses import Gradients
 from dither.validate import InvalidValueError

@@ -12,7 +12,7 @@ recorder is active.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dither.clipping import attention
-from dither.clipping.batch import tensors, wide
+from dither.clipping.batch import tensors
 from dither.clipping.layout import layout_of
 from dither.clipping.moving import may_depend_on_data, moves_records
 from dither.clipping.refusals import RENORMALISED
@@ -81,6 +81,16 @@ class Derived:
     version: int
 
 
+class Seen(NamedTuple):
+    """One call, as it was seen: with each tensor that it was given, the version and the maker."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    given: list[tuple[Tensor, int, Node | None]]
+    made: list[Tensor]
+
+
 class Recorder(TorchFunctionMode):
     """Notes every use of the parameters while it is active."""
 
@@ -130,7 +140,7 @@ class Recorder(TorchFunctionMode):
         if may_depend_on_data(func) and self._moves_records(func, args, kwargs, given):
             self.data_dependent.add(func.__name__)
         if made:
-            self._note(func, args, kwargs, before, made)
+            self._note(Seen(func, args, kwargs, before, made))
         return output
 
     def parameters_in(self, *arguments: Any) -> list[str]:
@@ -171,24 +181,17 @@ class Recorder(TorchFunctionMode):
         given = tensors((args, kwargs))
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
         before += [(p, p._version, None) for p in layer.parameters() if id(p) in self._names]
-        self._note(layer, args, kwargs, before, tensors(output))
+        self._note(Seen(layer, args, kwargs, before, tensors(output)))
         self._looking_away = False
 
-    def _extend_trace(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        before: list[tuple[Tensor, int, Node | None]],
-        held: list[Tensor],
-        output: Tensor,
-    ) -> None:
+    def _extend_trace(self, seen: Seen, held: list[Tensor]) -> None:
+        function, output = seen.function, seen.made[0]
         parameters = self.parameters_in(held) if held else ()
         layout = layout_of(output.shape, self.records, treats_leading_alike(function))
-        settings = () if function in _RESHAPING else self._settings((args, kwargs))
-        given = [self._from_batch.get(id(tensor), -1) for tensor, _, _ in before]
-        seen = (function, *parameters, output.dim(), layout, settings, *given)
-        self.trace = hash((self.trace, seen))
+        settings = () if function in _RESHAPING else self._settings((seen.args, seen.kwargs))
+        serials = [self._from_batch.get(id(tensor), -1) for tensor, _, _ in seen.given]
+        step = (function, *parameters, output.dim(), layout, settings, *serials)
+        self.trace = hash((self.trace, step))
 
     def _settings(self, arguments: Any) -> object:
         """Return what a call was given besides the batch; the number of records goes by a name.
@@ -219,93 +222,49 @@ class Recorder(TorchFunctionMode):
         touched = func is torch.randperm or any(id(each) in self._from_batch for each in subjects)
         return touched and moves_records(func, args, kwargs)
 
-    def _note(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        before: list[tuple[Tensor, int, Node | None]],
-        made: list[Tensor],
-    ) -> None:
-        batch = frozenset(id(tensor) for tensor, _, _ in before if id(tensor) in self._from_batch)
-        held = [tensor for tensor, _, _ in before if self.stands_for_parameters(tensor)]
-        spread = bool(held) and function in _EXPANDING and made[0].shape[:1] == (self.records,)
-        marks = [id(tensor) for tensor in made]
-        if batch or spread:
-            if not self._inside_layers:
-                self._extend_trace(function, args, kwargs, before, held, made[0])
-            for mark in marks:
-                self._from_batch[mark] = self._serial
-                self._serial += 1
-        else:
-            for mark in marks:
-                self._from_batch.pop(mark, None)
-        if not held or self._inside_layers:
+    def _note(self, seen: Seen) -> None:
+        given = [tensor for tensor, _, _ in seen.given]
+        batch = frozenset(id(tensor) for tensor in given if id(tensor) in self._from_batch)
+        held = [tensor for tensor in given if self.stands_for_parameters(tensor)]
+        wide_enough = seen.made[0].shape[:1] == (self.records,)
+        spread = bool(held) and seen.function in _EXPANDING and wide_enough
+        if not (batch or spread):
+            for tensor in seen.made:
+                self._from_batch.pop(id(tensor), None)
+            if held and not self._inside_layers:
+                self._note_derived(seen)
             return
-        if batch or spread:
-            self._note_use(function, args, kwargs, batch, before, made)
-            return
-        for position, tensor in enumerate(made):
-            if (tensor.requires_grad or self.without_gradients) and not self.stands_for_parameters(
-                tensor
-            ):
-                place = position if len(made) > 1 else None
-                version = tensor._version
-                self.derived[id(tensor)] = Derived(tensor, function, args, kwargs, place, version)
+        if not self._inside_layers:
+            self._extend_trace(seen, held)
+        for tensor in seen.made:
+            self._from_batch[id(tensor)] = self._serial
+            self._serial += 1
+        if held and not self._inside_layers:
+            self._note_use(seen, batch)
 
-    def _note_use(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        batch: frozenset[int],
-        before: list[tuple[Tensor, int, Node | None]],
-        made: list[Tensor],
-    ) -> None:
-        if not any(tensor.requires_grad for tensor in made):
+    def _note_derived(self, seen: Seen) -> None:
+        for position, tensor in enumerate(seen.made):
+            matters = tensor.requires_grad or self.without_gradients
+            if matters and not self.stands_for_parameters(tensor):
+                place = position if len(seen.made) > 1 else None
+                call = seen.function, seen.args, seen.kwargs
+                self.derived[id(tensor)] = Derived(tensor, *call, place, tensor._version)
+
+    def _note_use(self, seen: Seen, batch: frozenset[int]) -> None:
+        if not any(tensor.requires_grad for tensor in seen.made):
             return
-        later = function in _IN_PLACE_SUMS
+        later = seen.function in _IN_PLACE_SUMS
         use = Use(
-            function,
-            args,
-            kwargs,
+            seen.function,
+            seen.args,
+            seen.kwargs,
             batch,
-            tuple(tensor.shape for tensor in made),
-            tuple(get_gradient_edge(t) if t.requires_grad else None for t in made),
-            tuple(node for t, _, node in before if node and not self.stands_for_parameters(t)),
-            tuple((t, t._version if later else version) for t, version, _ in before),
+            tuple(tensor.shape for tensor in seen.made),
+            tuple(get_gradient_edge(t) if t.requires_grad else None for t in seen.made),
+            tuple(node for t, _, node in seen.given if node and not self.stands_for_parameters(t)),
+            tuple((t, t._version if later else version) for t, version, _ in seen.given),
         )
         self.uses.append(use)
-
-
-class Fingerprinter(Recorder):
-    """Notes, instead of the uses, a number and its scale a record for every input of a use."""
-
-    without_gradients = True
-
-    def __init__(self, parameters: Mapping[str, Tensor], batch: Any, records: int) -> None:
-        super().__init__(parameters, batch, records)
-        self.fingerprints: list[Tensor] = []
-
-    def _note_use(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        batch: frozenset[int],
-        before: list[tuple[Tensor, int, Node | None]],
-        made: list[Tensor],
-    ) -> None:
-        alike = treats_leading_alike(function)
-        for tensor, _, _ in before:
-            layout = layout_of(tensor.shape, self.records, alike)
-            if id(tensor) in batch and layout is not None:
-                rows = layout.record_first(tensor.detach(), self.records)
-                rows = rows.reshape(self.records, -1)
-                rows = rows.to(wide(rows.dtype) if rows.is_floating_point() else torch.float32)
-                weights = torch.arange(rows.shape[1], dtype=rows.dtype, device=rows.device).cos_()
-                size = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(weights)
-                self.fingerprints.append(torch.stack([rows @ weights, size]))
 
 
 @contextmanager
