@@ -26,7 +26,7 @@ class Lookup(Contribution):
         self.dtype, self.size = values.dtype, size * self.width
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
+    def rows(self, start: int, stop: int) -> Tensor:
         count = stop - start
         offsets = torch.arange(count, device=self.indices.device)[:, None] * self.height
         table = self.values.new_zeros(count * self.height, self.width)
@@ -34,23 +34,23 @@ class Lookup(Contribution):
         table.index_add_(0, keys, self.values[start:stop].flatten(0, 1))
         return table.view(count, self.height, self.width)
 
-    def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
+    def norms(self) -> tuple[Tensor, Tensor | None]:
         owners, _, sums = self._by_record()
         squared = sums.new_zeros(self.records, dtype=torch.float64)
         return squared.index_add_(0, owners, row_norms(sums).double().square_()), None
 
-    def magnitudes(self) -> Tensor:  # noqa: D102
+    def magnitudes(self) -> Tensor:
         return row_norms(self.values).sum(1)
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         owners, indices, sums = self._by_record()
         table = self.values.new_zeros(self.height, self.width)
         return table.index_add_(0, indices, sums * weights[owners, None])
 
-    def select(self, records: Tensor) -> Self:  # noqa: D102
+    def select(self, records: Tensor) -> Self:
         return type(self)(self.indices[records], self.values[records], self.height)
 
-    def double(self) -> Self:  # noqa: D102
+    def double(self) -> Self:
         return type(self)(self.indices, self.values.double(), self.height)
 
     def _by_record(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -90,19 +90,19 @@ class Outer(Contribution):
         self._always_form = False
         self._kept: PerRecord | None = None
 
-    def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
+    def rows(self, start: int, stop: int) -> Tensor:
         formed = self._form(start, stop, self.right.rows(start, stop))
         order = (0, *(axis + 1 for axis in self.axes))
         return formed.view(stop - start, *self.shape).permute(order)
 
-    def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
+    def norms(self) -> tuple[Tensor, Tensor | None]:
         if self.terms == 1 and self.groups == 1:
             return self.magnitudes().double().square_(), None
         if self.inner_products_are_cheaper() and not self._always_form:
             return self._norms_by_inner_products()
         return self._norms_by_forming()
 
-    def magnitudes(self) -> Tensor:  # noqa: D102
+    def magnitudes(self) -> Tensor:
         lost = torch.finfo(self.dtype).tiny ** 0.5  # what is smaller vanishes when it is squared
         rights = [row_norms(right.flatten(1)) for _, _, right in self._rights()]
         right = rights[0] if len(rights) == 1 else torch.cat(rights)
@@ -114,7 +114,7 @@ class Outer(Contribution):
         """Return whether T²·(p + D) operations in float64 are clearly fewer than T·p·D."""
         return 4 * self.terms * (self.height + self.right.width) < self.height * self.right.width
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         if self._kept is not None:
             return self._kept.weighted_sum(weights).permute(self.axes)
         if self.groups == 1 and not self.right.is_copied:
@@ -127,12 +127,12 @@ class Outer(Contribution):
                 total.baddbmm_(left.transpose(1, 2), _by_group(right))
         return total.view(self.shape).permute(self.axes)
 
-    def select(self, records: Tensor) -> Self:  # noqa: D102
+    def select(self, records: Tensor) -> Self:
         made = type(self)(self.left[records], self.right.select(records), self.shape, self.axes)
         made._kept = None if self._kept is None else self._kept.select(records)
         return made
 
-    def double(self) -> Self:  # noqa: D102
+    def double(self) -> Self:
         made = type(self)(self.left.double(), self.right.double(), self.shape, self.axes)
         made._always_form = True
         return made

@@ -19,23 +19,23 @@ class PerRecord(Contribution):
         self.records, self.dtype = len(gradients), gradients.dtype
         self.size = gradients.shape[1:].numel()
 
-    def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
+    def rows(self, start: int, stop: int) -> Tensor:
         return self.gradients[start:stop]
 
-    def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
+    def norms(self) -> tuple[Tensor, Tensor | None]:
         return row_norms(self.gradients.reshape(self.records, -1)).double().square_(), None
 
-    def magnitudes(self) -> Tensor:  # noqa: D102
+    def magnitudes(self) -> Tensor:
         return row_norms(self.gradients.reshape(self.records, -1))
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         flat = self.gradients.reshape(self.records, -1)
         if flat.numel() <= SMALL:
             return (flat * weights.unsqueeze(1)).sum(0).view(self.gradients.shape[1:])
         return (weights @ flat).view(self.gradients.shape[1:])
 
-    def select(self, records: Tensor) -> Self:  # noqa: D102
+    def select(self, records: Tensor) -> Self:
         return type(self)(self.gradients[records])
 
-    def double(self) -> Self:  # noqa: D102
+    def double(self) -> Self:
         return type(self)(self.gradients.double())

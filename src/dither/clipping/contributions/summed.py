@@ -19,11 +19,11 @@ class Summed(Contribution):
         self.parts = list(parts)
         self.records, self.dtype, self.size = parts[0].records, parts[0].dtype, parts[0].size
 
-    def rows(self, start: int, stop: int) -> Tensor:  # noqa: D102
+    def rows(self, start: int, stop: int) -> Tensor:
         first, *others = (part.rows(start, stop) for part in self.parts)
         return sum(others, start=first)
 
-    def norms(self) -> tuple[Tensor, Tensor | None]:  # noqa: D102
+    def norms(self) -> tuple[Tensor, Tensor | None]:
         inner = self._inner_products_are_cheaper()
         held = (
             sum(each[0].numel() for part in self.parts for each in _factors(part)) if inner else 0
@@ -41,17 +41,17 @@ class Summed(Contribution):
         bound = hidden_by_the_sum(whole, self.magnitudes(), self._terms(), self.dtype)
         return whole, bound + torch.cat(hidden) if inner else bound
 
-    def magnitudes(self) -> Tensor:  # noqa: D102
+    def magnitudes(self) -> Tensor:
         return torch.stack([part.magnitudes() for part in self.parts]).sum(0)
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:  # noqa: D102
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         first, *others = (part.weighted_sum(weights) for part in self.parts)
         return sum(others, start=first)
 
-    def select(self, records: Tensor) -> Self:  # noqa: D102
+    def select(self, records: Tensor) -> Self:
         return type(self)([part.select(records) for part in self.parts])
 
-    def double(self) -> Self:  # noqa: D102
+    def double(self) -> Self:
         return type(self)([part.double() for part in self.parts])
 
     def _terms(self) -> int:
