@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,6 +73,12 @@ def test_convolutions(count: int, dims: int, data: st.DataObject) -> None:
     )
     length = [data.draw(st.integers(5, 7)) for _ in range(dims)]
     check(layer, torch.randn(count, 2 * groups, *length))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_convolutions_that_keep_the_size() -> None:
+    """Padding to the same size is not the same on both sides if the kernel is even."""
+    check(nn.Conv2d(2, 3, (2, 4), padding="same", dilation=(1, 2)), torch.randn(3, 2, 5, 8))
 
 
 @few
@@ -202,6 +209,8 @@ def test_bare_parameters_that_are_spread_or_derived(count: int, terms: int, widt
 def test_other_functions_are_repeated_for_every_record(count: int, width: int) -> None:
     function = lambda x, p: torch.einsum("bi,oi->bo", x, p)  # noqa: E731
     check(Applied(function, 3, width), torch.randn(count, width), fallback="einsum with p")
+    bag = lambda x, p: F.embedding_bag((x[:, None] > 0).long().flatten(1), p)  # noqa: E731
+    check(Applied(bag, 2, 3), torch.randn(count, width), fallback="embedding_bag with p")
     loop = lambda x, p: F.prelu(x, p) * float(len(x) > 0)  # noqa: E731
     check(Applied(loop, 1), torch.randn(count, width), fallback="prelu with p")
 
