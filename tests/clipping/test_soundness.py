@@ -1,6 +1,5 @@
 """Models that try to get a record past its clip norm, and records that do so by rounding."""
 
-import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -8,18 +7,19 @@ from typing import Any
 import pytest
 import torch
 from tests.clipping import models
-from tests.clipping.comparing import assert_right, by_loop, cross_entropy, distance, squares
+from tests.clipping.comparing import (
+    assert_right,
+    by_loop,
+    cross_entropy,
+    distance,
+    quietly,
+    squares,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from dither.clipping import FallbackWarning, PerRecord, clipped_sum, register
+from dither.clipping import PerRecord, clipped_sum, register
 from dither.validate import InvalidTypeError, InvalidValueError
-
-
-def quietly(*arguments: Any, **settings: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        return clipped_sum(*arguments, **settings)
 
 
 def assert_like_the_loop(
@@ -386,142 +386,3 @@ def test_complex_parameters_are_refused() -> None:
     model = nn.Linear(4, 3, dtype=torch.complex64)
     with pytest.raises(InvalidValueError, match="complex parameters"):
         clipped_sum(model, squares, torch.randn(4, 4), None, clip_norm=1.0)
-
-
-# --- rounding -----------------------------------------------------------------------------------
-
-
-def share(model: nn.Module, loss: Any, ordinary: Any, inputs: Any, clip_norm: float) -> float:
-    """What one record contributes, relative to the clip norm, after an ordinary batch."""
-    quietly(model, loss, ordinary, None, clip_norm=clip_norm)
-    total = quietly(model, loss, inputs, None, clip_norm=clip_norm)
-    exact = copy.deepcopy(model).double()
-    wide = tuple(x.double() if x.is_floating_point() else x for x in inputs)
-    gradients = torch.autograd.grad(loss(exact(*wide), None).sum(), list(exact.parameters()))
-    true = float(torch.cat([g.flatten() for g in gradients]).norm())
-    assert true > clip_norm
-    found = float(torch.cat([t.flatten().double() for t in total.gradients.values()]).norm())
-    return found / clip_norm
-
-
-class Scaled(nn.Module):
-    def __init__(self, width: int, height: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(width, height, bias=False)
-
-    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
-        return self.layer(x) * scale
-
-
-def summed(outputs: Tensor, targets: None) -> Tensor:
-    return outputs.flatten(1).sum(1)
-
-
-@pytest.mark.parametrize(
-    ("large", "small", "clip_norm"),
-    [(9e18, 2.6e-23, 1e-3), (1e15, 1e-21, 1e-5), (1.0, 1e-12, 1e-11)],
-)
-def test_squares_that_vanish_in_float32_are_not_forgotten(
-    large: float, small: float, clip_norm: float
-) -> None:
-    model = Scaled(4, 1000)
-    ordinary = torch.randn(4, 4), torch.rand(4, 1000) + 0.5
-    record = torch.full((1, 4), large), torch.full((1, 1000), small)
-    assert share(model, summed, ordinary, record, clip_norm) <= 1.0 + 1e-5
-
-
-class Bag(nn.Module):
-    """Rows of a table, times weights that may cancel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(5, 6)
-
-    def forward(self, ids: Tensor, weights: Tensor) -> Tensor:
-        return (self.table(ids) * weights).sum(1)
-
-
-@pytest.mark.parametrize("size", [1e3, 1e5, 1e7])
-def test_a_token_whose_gradients_cancel(size: float) -> None:
-    torch.manual_seed(0)
-    weights = size * torch.randn(1, 2, 6)
-    weights[:, 1] = torch.randn(6) - weights[:, 0]
-    ids = torch.zeros(1, 2).long()
-    ordinary = torch.randint(5, (4, 2)), torch.randn(4, 2, 6)
-    assert share(Bag(), summed, ordinary, (ids, weights), 0.5) <= 1.0 + 1e-5
-
-
-@pytest.mark.parametrize("terms", [1734, 20_000])
-def test_a_token_that_is_repeated_very_often(terms: int) -> None:
-    weights = torch.full((1, terms, 6), 0.3)
-    ordinary = torch.randint(5, (4, terms)), torch.rand(4, terms, 6)
-    record = torch.ones(1, terms).long(), weights
-    assert share(Bag(), summed, ordinary, record, 0.5) <= 1.0 + 1e-5
-
-
-class Difference(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(30, 20, bias=False)
-
-    def forward(self, one: Tensor, two: Tensor) -> Tensor:
-        return self.layer(one) - self.layer(two)
-
-
-@pytest.mark.parametrize("offset", [1e3, 1e5])
-def test_a_layer_used_twice_whose_gradients_cancel(offset: float) -> None:
-    torch.manual_seed(0)
-    one = offset + torch.randn(1, 30)
-    ordinary = torch.randn(4, 30), torch.randn(4, 30)
-    record = one, one + torch.randn(1, 30)
-    assert share(Difference(), summed, ordinary, record, 0.5) <= 1.0 + 1e-5
-
-
-@pytest.mark.parametrize("offset", [1e3, 1e5])
-def test_a_convolution_beside_a_record_that_is_not_finite(offset: float) -> None:
-    torch.manual_seed(0)
-
-    class Convolved(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Conv1d(4, 4, 3, bias=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out = self.layer(x)
-            return out * torch.cos(3.1 * torch.arange(out.shape[2], dtype=out.dtype))
-
-    model = Convolved()
-    x = offset + torch.randn(2, 4, 64)
-    quietly(model, summed, torch.randn(3, 4, 64), None, clip_norm=0.5)
-    alone = clipped_sum(model, summed, x[:1], None, clip_norm=0.5)
-    x[1] = torch.nan
-    beside = clipped_sum(model, summed, x, None, clip_norm=0.5)
-    assert distance(beside.gradients, alone.gradients) < 1e-5
-
-
-def test_float64_keeps_its_precision_when_terms_cancel() -> None:
-    torch.manual_seed(0)
-    model = nn.Linear(300, 200, bias=False).double()
-    x = 1.0 + 0.1 * torch.randn(3, 20, 300).double()
-
-    def alternating(outputs: Tensor, targets: None) -> Tensor:
-        signs = 1.0 - 2.0 * (torch.arange(20) % 2)
-        return (outputs * signs[:, None]).sum((1, 2))
-
-    total = clipped_sum(model, alternating, x, None, clip_norm=0.1)
-    expected, _ = by_loop(model, alternating, x, None, 0.1, 3)
-    assert distance(total.gradients, expected) < 1e-10
-
-
-def test_autocast_around_the_call_does_not_reach_the_sums() -> None:
-    torch.manual_seed(0)
-    model = nn.Linear(64, 10)
-    x, y = torch.randn(300, 64), torch.randint(10, (300,))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        quietly(model, cross_entropy, x, y, clip_norm=0.1)
-        for record in range(20):
-            one = slice(record, record + 1)
-            for engine in ("fast", "oracle"):
-                total = quietly(model, cross_entropy, x[one], y[one], clip_norm=0.1, engine=engine)
-                norm = torch.cat([t.flatten() for t in total.gradients.values()]).norm()
-                assert float(norm) <= 0.1 * (1.0 + 1e-5)
