@@ -4,10 +4,11 @@
 has to be changed. :func:`register` teaches the fast engine a layer of one's own.
 """
 
-from dither.clipping.check import Finding, Findings, check
+from dither.clipping.check import Findings, check
 from dither.clipping.contributions import Contribution, Lookup, Outer, PerRecord
 from dither.clipping.convert import replace_batch_norm
 from dither.clipping.engine import FallbackWarning, clipped_sum
+from dither.clipping.refusals import Finding
 from dither.clipping.registry import Call, register
 from dither.clipping.result import ClippedSum
 

@@ -56,26 +56,25 @@ def count(**argument: Any) -> int:
     return size
 
 
+def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return the batch with a function applied to each of its tensors; lists become tuples."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {key: mapped(value, function) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(mapped(value, function) for value in batch)
+    return batch
+
+
 def take(batch: Any, records: slice) -> Any:
     """Return the batch of these records only."""
-    if isinstance(batch, Tensor):
-        return batch[records]
-    if isinstance(batch, Mapping):
-        return {key: take(value, records) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(take(value, records) for value in batch)
-    return batch
+    return mapped(batch, lambda tensor: tensor[records])
 
 
 def copied(batch: Any) -> Any:
     """Return a copy of a batch, for a model that may change what it is given."""
-    if isinstance(batch, Tensor):
-        return batch.clone()
-    if isinstance(batch, Mapping):
-        return {key: copied(value) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(copied(value) for value in batch)
-    return batch
+    return mapped(batch, torch.clone)
 
 
 def forward(model: Callable[..., Any], inputs: Any) -> Any:
@@ -111,12 +110,12 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def vmapped(function: Callable[..., Any], in_dims: Any = 0, randomness: str = "error") -> Any:
     """Return ``torch.func.vmap`` of a function without its remarks on its own speed."""
-    mapped = torch.func.vmap(function, in_dims, randomness=randomness)
+    plain = torch.func.vmap(function, in_dims, randomness=randomness)
 
     def quiet(*args: Any) -> Any:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            return mapped(*args)
+            return plain(*args)
 
     return quiet
 

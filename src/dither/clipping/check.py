@@ -12,32 +12,11 @@ from torch import Tensor, nn
 from dither.clipping.batch import copied, count, take, tensors, trainable
 from dither.clipping.engine import fast_piece
 from dither.clipping.oracle import oracle
-from dither.clipping.refusals import unsound_layers
+from dither.clipping.refusals import Finding, unsound_layers
 from dither.validate import InvalidValueError, instance
 
 _CLOSE = 1e-3
 _ACCEPT = "register a rule with dither.clipping.register, or accept the cost"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing to know about a model.
-
-    Attributes:
-        verdict: ``refused`` (it cannot be trained privately like this), ``slow`` (it is right, and
-            computed record by record) or ``wrong`` (the engines disagree; never use it).
-        where: the path of the module, or the parameters.
-        reason: what was found.
-        remedy: what to do about it.
-    """
-
-    verdict: str
-    where: str
-    reason: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.verdict}: {self.where}: {self.reason}; {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -72,10 +51,7 @@ def check(model: nn.Module, example: Any = None) -> Findings:
         or keep its statistics as they are with .eval() on this layer
     """
     instance(nn.Module, model=model)
-    found = [
-        Finding("refused", f"{each.path} ({each.kind})", each.reason, each.remedy)
-        for each in unsound_layers(model)
-    ]
+    found = list(unsound_layers(model))
     if not trainable(model):
         reason, remedy = "no parameter is trainable", "call requires_grad_() on those to be trained"
         found.append(Finding("refused", "the model", reason, remedy))

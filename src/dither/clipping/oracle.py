@@ -11,6 +11,7 @@ from dither.clipping.batch import (
     copied,
     forward,
     losses_of,
+    mapped,
     take,
     tensors,
     trainable,
@@ -32,7 +33,7 @@ def oracle(
     norms: list[Tensor] = []
     size = max(1, sum(parameter.numel() for parameter in parameters.values()))
     step = max(1, min(records, PIECE // size))
-    device = next(iter(tensors(inputs))).device.type
+    device = tensors(inputs)[0].device.type
     for start in range(0, records, step):
         piece = slice(start, min(records, start + step))
         with unchanged(model, inputs) as same, torch.enable_grad():
@@ -68,11 +69,11 @@ def _by_vmap(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> dict[st
     parameters = {name: p.detach() for name, p in trainable(model).items()}
 
     def loss_of(values: dict[str, Tensor], one: Any, target: Any) -> Tensor:
-        arguments = _with_dimension(one)
-        args, kwargs = ((), arguments) if isinstance(arguments, Mapping) else (arguments, {})
-        args = args if isinstance(args, tuple) else (args,)
-        outputs = torch.func.functional_call(model, values, args, dict(kwargs))
-        return losses_of(loss, outputs, _with_dimension(target), 1)[0]
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return torch.func.functional_call(model, values, args, kwargs)
+
+        inputs, targets = mapped((one, target), lambda tensor: tensor[None])
+        return losses_of(loss, forward(called, inputs), targets, 1)[0]
 
     along = (None, 0, None if targets is None else 0)
     gradients = vmapped(torch.func.grad(loss_of), along, randomness="different")
@@ -113,16 +114,6 @@ def _add_clipped(
     for (name, gradients), each in zip(rows.items(), flat, strict=True):
         kept = torch.where(finite[:, None], each, 0.0)
         sums[name] += (weights @ kept).view(gradients.shape[1:]).to(sums[name].dtype)
-
-
-def _with_dimension(batch: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return batch[None]
-    if isinstance(batch, Mapping):
-        return {key: _with_dimension(value) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(_with_dimension(value) for value in batch)
-    return batch
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

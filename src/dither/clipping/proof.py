@@ -28,6 +28,7 @@ from dither.clipping.batch import (
     copied,
     forward,
     losses_of,
+    take,
     tensors,
     trainable,
     unchanged,
@@ -170,24 +171,29 @@ def refuse_mixed_records(
             after = _pass(model, loss, _exchanged(batch, exchanged), records, state)
             told = told or bool(_differ(before.losses, after.losses, 0.0).any())
             _compare(before, after, ~exchanged, by_losses_alone)
-    half = torch.arange(records) < (records + 1) // 2
+    if records == 1:
+        return told
     again = _pass(model, loss, batch, records, torch.Generator().manual_seed(1).get_state())
-    if records > 1 and not bool(_differ(before.losses, again.losses, 0.0).any()):
-        fewer = _pass(model, loss, _selected(batch, half), int(half.sum()), state)
+    if not bool(_differ(before.losses, again.losses, 0.0).any()):
+        half = (records + 1) // 2
+        fewer = _pass(model, loss, take(batch, slice(0, half)), half, state)
         slack = 8.0 * torch.finfo(fewer.losses.dtype).eps ** (2.0 / 3.0)
-        kept = before.losses[half.to(before.losses.device)]
-        if bool(_differ(kept, fewer.losses, slack, slack).any()):
+        if bool(_differ(before.losses[:half], fewer.losses, slack, slack).any()):
             _refuse()
     return told
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """One forward pass: a number a record for every input of a use, the losses, the trace."""
+    """A forward pass on copies: a number a record for every input of a use, the losses, the trace.
+
+    ``kept`` are the buffers that were computed from the records.
+    """
 
     fingerprints: list[Tensor]
     losses: Tensor
     trace: int
+    kept: list[str]
 
 
 def _pass(model: nn.Module, loss: Loss, batch: Any, records: int, state: Tensor) -> _Pass:
@@ -196,7 +202,8 @@ def _pass(model: nn.Module, loss: Loss, batch: Any, records: int, state: Tensor)
     with unchanged(model, inputs) as same, torch.no_grad(), watching(model, recorder):
         torch.set_rng_state(state)
         losses = losses_of(loss, forward(same, inputs), targets, records)
-    return _Pass(recorder.fingerprints, losses, recorder.trace)
+    kept = [name for name, buffer in same.buffers_now() if recorder.comes_from_batch(buffer)]
+    return _Pass(recorder.fingerprints, losses, recorder.trace, kept)
 
 
 def _compare(before: _Pass, after: _Pass, kept: Tensor, by_losses_alone: bool) -> None:
@@ -231,32 +238,17 @@ def _exchanged(batch: Any, which: Tensor) -> Any:
     return made
 
 
-def _selected(batch: Any, which: Tensor) -> Any:
-    if isinstance(batch, Tensor):
-        return batch[which.to(batch.device)]
-    if isinstance(batch, Mapping):
-        return {key: _selected(value, which) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(_selected(value, which) for value in batch)
-    return batch
-
-
 def refuse_kept_records(
     model: nn.Module, loss: Loss, inputs: Any, targets: Any, records: int
 ) -> None:
     """Raise if a model keeps something of its records in a buffer, before it can do so."""
     if model in _tried or not any(True for _ in model.buffers()):
         return
-    batch = copied((inputs, targets))
-    recorder = Fingerprinter(trainable(model), batch, records)
-    with unchanged(model, inputs) as same, torch.no_grad(), watching(model, recorder):
-        losses_of(loss, forward(same, batch[0]), batch[1], records)
-        for name, buffer in same.buffers_now():
-            if recorder.comes_from_batch(buffer):
-                raise InvalidValueError(
-                    f"model must keep nothing of its records, but its buffer {name} is computed "
-                    "from them, and would be released without noise"
-                )
+    for name in _pass(model, loss, (inputs, targets), records, torch.get_rng_state()).kept:
+        raise InvalidValueError(
+            f"model must keep nothing of its records, but its buffer {name} is computed "
+            "from them, and would be released without noise"
+        )
     _tried.add(model)
 
 

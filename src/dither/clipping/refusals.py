@@ -11,55 +11,45 @@ from dither.validate import InvalidValueError
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """A layer that is refused: where it is, why, and what to do."""
+class Finding:
+    """One thing to know about a model.
 
-    path: str
-    kind: str
+    Attributes:
+        verdict: ``refused`` (it cannot be trained privately like this), ``slow`` (it is right, and
+            computed record by record) or ``wrong`` (the engines disagree; never use it).
+        where: the path of the module, or the parameters.
+        reason: what was found.
+        remedy: what to do about it.
+    """
+
+    verdict: str
+    where: str
     reason: str
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.path} ({self.kind}) {self.reason}; {self.remedy}"
+        return f"{self.verdict}: {self.where}: {self.reason}; {self.remedy}"
 
 
 RENORMALISED = "embedding with max_norm, which rewrites the rows that the records use"
 
-_SUSPICIOUS = (
-    nn.Embedding,
-    nn.EmbeddingBag,
-    _BatchNorm,
-    _InstanceNorm,
-    nn.modules.lazy.LazyModuleMixin,
-    nn.DataParallel,
-    nn.parallel.DistributedDataParallel,
-)
 
-
-def unsound_layers(model: nn.Module) -> Iterator[Refusal]:
+def unsound_layers(model: nn.Module) -> Iterator[Finding]:
     """Yield every layer that mixes records, keeps statistics of them, or cannot be looked into."""
     for path, layer in model.named_modules():
         found = _refusal(layer)
         if found is not None:
-            yield Refusal(path or "the model", type(layer).__name__, *found)
+            yield Finding("refused", f"{path or 'the model'} ({type(layer).__name__})", *found)
 
 
 def refuse_unsound_layers(model: nn.Module) -> None:
     """Raise on the first such layer."""
-    if not any(_may_be_unsound(layer) for layer in model.modules()):
-        return
-    for refusal in unsound_layers(model):
-        raise InvalidValueError(f"model cannot be trained privately as it is: {refusal}")
-
-
-def _may_be_unsound(layer: nn.Module) -> bool:
-    return (
-        any(p is not None and p.is_complex() for p in layer._parameters.values())
-        or isinstance(layer, _SUSPICIOUS)
-        or layer._compiled_call_impl is not None
-        or "_orig_mod" in layer._modules
-        or hasattr(layer, "_fsdp_wrapped_module")
-    )
+    if all(_refusal(layer) is None for layer in model.modules()):
+        return  # the usual case, without asking for names
+    for each in unsound_layers(model):
+        raise InvalidValueError(
+            f"model cannot be trained privately as it is: {each.where} {each.reason}; {each.remedy}"
+        )
 
 
 def _refusal(layer: nn.Module) -> tuple[str, str] | None:

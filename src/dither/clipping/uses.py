@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dither.clipping.batch import tensors, vmapped, wide
 from dither.clipping.contributions import KEPT, Contribution, PerRecord, Summed
-from dither.clipping.layout import Layout, layout_of
+from dither.clipping.layout import layout_of
 from dither.clipping.recorder import Derived, Recorder, Use
 from dither.clipping.registry import Call, Rule, UnseenUseError, rule_of, treats_leading_alike
 from dither.clipping.rules.explicit import one_by_one
@@ -82,7 +82,7 @@ def _apply_rule(
         tuple(t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)),
     )
     assert gradient is not None  # noqa: S101 (uses without a gradient were left out)
-    found = rule(call, prepared_gradient(gradient, layout, recorder.records))
+    found = rule(call, layout.record_first(gradient, recorder.records).to(wide(gradient.dtype)))
     return [
         (tensor, part)
         for tensor, part in _checked(rule, use, found, recorder.records)
@@ -112,11 +112,6 @@ def _checked(
                 f"{tensor.numel()} entries, got {part.records} of {part.size}"
             )
         yield tensor, part
-
-
-def prepared_gradient(gradient: Tensor, layout: Layout, records: int) -> Tensor:
-    """Return an output's gradient with the records first and in at least float32."""
-    return layout.record_first(gradient, records).to(wide(gradient.dtype))
 
 
 def _refuse_changed_inputs(use: Use, recorder: Recorder) -> None:
