@@ -27,8 +27,9 @@ name                       symbol              meaning
 The rooms, in the order in which they may import each other: ``types``, ``validate``,
 ``schedules`` (step sizes), ``theory`` (the paper's statements), ``accounting`` (what noise costs),
 ``noise`` (relative noise for given step sizes), ``planning`` (all of that in one frozen plan),
-``clipping`` (sums of clipped per-record gradients), ``reports`` (figures), ``cli`` (the ``dither``
-command).
+``randomness`` (cryptographic random bits), ``sampling`` (which records take part in a step),
+``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``training`` (private
+training), ``data`` (readers of files), ``reports`` (figures), ``cli`` (the ``dither`` command).
 """
 
 from importlib import import_module
@@ -37,9 +38,20 @@ from typing import TYPE_CHECKING, Any
 from dither.types import Allocation, Budget, PrivacyBound, Schedule
 
 if TYPE_CHECKING:
-    from dither import accounting, clipping, noise, reports, schedules, theory
+    from dither import (
+        accounting,
+        clipping,
+        data,
+        noise,
+        reports,
+        sampling,
+        schedules,
+        theory,
+        training,
+    )
     from dither.accounting import delta, epsilon
-    from dither.planning import Plan, plan
+    from dither.planning import Plan, ReactivePlan, plan
+    from dither.training import Private, make_private
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,21 +59,42 @@ __all__ = [
     "Budget",
     "Plan",
     "PrivacyBound",
+    "Private",
+    "ReactivePlan",
     "Schedule",
     "accounting",
     "clipping",
+    "data",
     "delta",
     "epsilon",
+    "make_private",
     "noise",
     "plan",
     "reports",
+    "sampling",
     "schedules",
     "theory",
+    "training",
 ]
 
-_ROOMS = frozenset({"accounting", "clipping", "noise", "reports", "schedules", "theory"})
+_ROOMS = frozenset(
+    {
+        "accounting",
+        "clipping",
+        "data",
+        "noise",
+        "reports",
+        "sampling",
+        "schedules",
+        "theory",
+        "training",
+    }
+)
 _HOMES = {
     "Plan": "planning",
+    "Private": "training",
+    "ReactivePlan": "planning",
+    "make_private": "training",
     "delta": "accounting",
     "epsilon": "accounting",
     "plan": "planning",

@@ -85,6 +85,10 @@ class _Sums(ABC):
     def charge(self, noise_multiplier: float, sample_rate: float) -> None:
         """Count one step."""
 
+    def _checked(self, noise_multiplier: float, sample_rate: float) -> tuple[float, float]:
+        z = _checked_noise(noise_multiplier, self._sampling)
+        return z, validate.rate(sample_rate=sample_rate)
+
     def _with(self, z: float, q: float, k: int) -> FloatArray:
         """Return what would be spent after k such steps, no less than k charges add up to."""
         added = k * np.array(_costs(z, q, self._orders, self._sampling))
@@ -181,10 +185,7 @@ class Filter(_Sums):
             BudgetExceededError: no order has room for the step; nothing was counted.
             ValueError: an argument is outside its range; nothing was counted.
         """
-        z, q = (
-            _checked_noise(noise_multiplier, self._sampling),
-            validate.rate(sample_rate=sample_rate),
-        )
+        z, q = self._checked(noise_multiplier, sample_rate)
         after = self._with(z, q, 1)
         if not self._fits(after):
             least = self.affordable(q) * (1.0 + 1e-5)
@@ -194,6 +195,16 @@ class Filter(_Sums):
                 f"ε = {self._epsilon:g}, δ = {self._delta:g}: {way_out}"
             )
         self._spent = after
+
+    def admits(self, noise_multiplier: float, sample_rate: float) -> bool:
+        """Return whether `charge` would count such a step, without counting it."""
+        z, q = self._checked(noise_multiplier, sample_rate)
+        return self._fits(self._with(z, q, 1))
+
+    def cost(self, noise_multiplier: float, sample_rate: float) -> tuple[float, ...]:
+        """Return what a step would add to `spent`."""
+        z, q = self._checked(noise_multiplier, sample_rate)
+        return _costs(z, q, self._orders, self._sampling)
 
     def affordable(self, sample_rate: float, *, steps: int = 1) -> float:
         """Return the smallest noise multiplier that ``steps`` more steps can have.
@@ -284,10 +295,7 @@ class Odometer(_Sums):
             noise_multiplier: z of the step, chosen from earlier releases only.
             sample_rate: q of the step, in (0, 1], chosen likewise.
         """
-        z, q = (
-            _checked_noise(noise_multiplier, self._sampling),
-            validate.rate(sample_rate=sample_rate),
-        )
+        z, q = self._checked(noise_multiplier, sample_rate)
         self._spent = self._with(z, q, 1)
 
     def epsilon(self) -> float:

@@ -3,7 +3,8 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +102,48 @@ def losses_of(loss: Loss, outputs: Any, targets: Any, records: int) -> Tensor:
             f"{remedy}"
         )
     return losses
+
+
+class Objective(Protocol):
+    """What is differentiated: from a model and a batch to losses.
+
+    Attributes:
+        key: the same for objectives that make the same calls, for what is proven only once.
+    """
+
+    @property
+    def key(self) -> object:
+        """See above."""
+        ...
+
+    def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
+        """Return one value a record: its loss, or what else would tell that records are mixed."""
+        ...
+
+    def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
+        """Return the loss of a batch of one record, without dimensions."""
+        ...
+
+
+@dataclass(frozen=True)
+class LossOf:
+    """``loss(model(inputs), targets)`` of a batch (inputs, targets)."""
+
+    loss: Loss
+
+    @property
+    def key(self) -> object:
+        """The loss's code: a new closure of the same function makes the same calls."""
+        return getattr(self.loss, "__code__", type(self.loss))
+
+    def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
+        """Return the losses."""
+        inputs, targets = batch
+        return losses_of(self.loss, forward(called, inputs), targets, records)
+
+    def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
+        """Return the only loss."""
+        return self.values(called, batch, 1)[0]
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

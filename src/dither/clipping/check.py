@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dither.clipping.batch import copied, count, take, tensors, trainable
+from dither.clipping.batch import LossOf, copied, count, take, tensors, trainable
 from dither.clipping.engine import fast_piece
 from dither.clipping.oracle import oracle
 from dither.clipping.refusals import Finding, unsound_layers
@@ -74,7 +74,7 @@ def _try(model: nn.Module, example: Any) -> list[Finding]:
         part = copied(take(example, slice(0, size)))
         try:
             notes: dict[str, None] = {}
-            fast_piece(model, _probe, part, None, size, inf, notes.setdefault)
+            fast_piece(model, LossOf(probe), (part, None), size, inf, notes.setdefault)
             slow = [Finding("slow", *_place(note), _ACCEPT) for note in notes]
             findings = slow + _compare(copy.deepcopy(model).eval(), part, size)
         except InvalidValueError as refusal:
@@ -85,11 +85,11 @@ def _try(model: nn.Module, example: Any) -> list[Finding]:
 
 def _compare(model: nn.Module, inputs: Any, records: int) -> list[Finding]:
     """Compare the fast sum with single records, in evaluation mode: without dropout."""
-    sums, _ = fast_piece(model, _probe, inputs, None, records, inf, str)
+    sums, _ = fast_piece(model, LossOf(probe), (inputs, None), records, inf, str)
     expected: dict[str, Tensor] = {}
     for record in range(records):
         one = take(inputs, slice(record, record + 1))
-        single, _ = oracle(model, _probe, one, None, 1, inf)
+        single, _ = oracle(model, LossOf(probe), (one, None), 1, inf)
         expected = {name: expected.get(name, 0.0) + each for name, each in single.items()}
     scale = max((float(each.abs().max()) for each in expected.values()), default=0.0)
     reason = "the fast sum is not the sum of single records"
@@ -105,7 +105,7 @@ def _place(note: str) -> tuple[str, str]:
     return where, reason
 
 
-def _probe(outputs: Any, _: None) -> Tensor:
+def probe(outputs: Any, _: None) -> Tensor:
     """Return one value a record that depends on everything the model returns."""
     values = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
     flat = [

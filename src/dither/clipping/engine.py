@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,9 +13,9 @@ from torch import Tensor, nn
 from dither.clipping import rules
 from dither.clipping.batch import (
     Loss,
+    LossOf,
+    Objective,
     count,
-    forward,
-    losses_of,
     take,
     tensors,
     trainable,
@@ -115,61 +116,90 @@ def clipped_sum(
         empty = {n: torch.zeros_like(p, dtype=wide(p.dtype)) for n, p in trainable(model).items()}
         return ClippedSum(empty, torch.zeros(0))
     step = records if microbatch is None else min(records, whole_number(microbatch=microbatch))
-    notes: dict[str, None] = {}
     sums: dict[str, Tensor] = {}
     norms: list[Tensor] = []
-    for start in range(0, records, step):
-        part = slice(start, min(records, start + step))
-        whole = step == records
-        batch = (inputs, targets) if whole else (take(inputs, part), take(targets, part))
-        piece = (model, loss, *batch, part.stop - part.start, clip_norm)
-        found, own = oracle(*piece) if engine == "oracle" else fast_piece(*piece, notes.setdefault)
-        sums = {n: sums[n].add_(each) for n, each in found.items()} if sums else found
-        norms.append(own)
-    told = _told.setdefault(model, set())
-    for note in [note for note in notes if note not in told]:
-        told.add(note)
-        warnings.warn(note, FallbackWarning, stacklevel=2)
+    with telling_once(model) as tell:
+        for start in range(0, records, step):
+            part = slice(start, min(records, start + step))
+            batch = (inputs, targets) if step == records else take((inputs, targets), part)
+            piece = (model, LossOf(loss), batch, part.stop - part.start, clip_norm)
+            found, own = oracle(*piece) if engine == "oracle" else fast_piece(*piece, tell)
+            sums = {n: sums[n].add_(each) for n, each in found.items()} if sums else found
+            norms.append(own)
     return ClippedSum(sums, norms[0] if len(norms) == 1 else torch.cat(norms))
 
 
+@contextmanager
+def telling_once(model: nn.Module) -> Iterator[Tell]:
+    """Collect notes, and warn in the end of those that this model has not given yet."""
+    notes: dict[str, None] = {}
+    yield notes.setdefault
+    told = _told.setdefault(model, set())
+    for note in [note for note in notes if note not in told]:
+        told.add(note)
+        warnings.warn(note, FallbackWarning, stacklevel=4)
+
+
 def fast_piece(
-    model: nn.Module,
-    loss: Loss,
-    inputs: Any,
-    targets: Any,
-    records: int,
-    clip_norm: float,
-    tell: Tell,
+    model: nn.Module, objective: Objective, batch: Any, records: int, clip_norm: float, tell: Tell
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the clipped sum and the norms by the fast engine, or by the oracle if need be."""
-    refuse_kept_records(model, loss, inputs, targets, records)
-    recorder = Recorder(trainable(model), (inputs, targets), records)
-    state = torch.get_rng_state()
-    versions = [tensor._version for tensor in tensors((inputs, targets))]
-    given = inputs, targets, recorder, state
-    try:
-        with torch.enable_grad(), watching(model, recorder):
-            losses = losses_of(loss, forward(model, inputs), targets, records)
-        refuse_hidden_uses(recorder, losses)
-        pattern = pattern_of(model, loss, recorder)
-        proven = is_proven(model, pattern, recorder)
-        result, gradients = finish(recorder, losses, proven, clip_norm, tell)
-        if not proven and refuse_mixed_records(model, loss, *given):
-            remember(model, pattern, gradients)
-    except UnseenUseError as reason:
-        if [tensor._version for tensor in tensors((inputs, targets))] != versions:
-            raise InvalidValueError(
-                "model must not change its inputs in place, got one that does and has no rule"
-            ) from None
-        refuse_mixed_records(model, loss, *given, by_losses_alone=True)
-        tell(f"{reason}: the whole model is computed record by record, which is slow")
-        return oracle(model, loss, inputs, targets, records, clip_norm)
-    return result
+    refuse_kept_records(model, objective, batch, records)
+    recording = Recording(model, batch, records)
+    with torch.enable_grad(), watching(model, recording.recorder):
+        losses = objective.values(recording.recorder.following(model), batch, records)
+    return recording.clipped(objective, losses, clip_norm, tell)
+
+
+class Recording:
+    """A batch on its way through a model, from before its forward pass to its clipped sum.
+
+    Args:
+        model: the model.
+        batch: all tensors of the batch.
+        records: how many records it has.
+    """
+
+    def __init__(self, model: nn.Module, batch: Any, records: int) -> None:
+        self.recorder = Recorder(trainable(model), batch, records)
+        self._model, self._batch = model, batch
+        self._state = torch.get_rng_state()
+        self._versions = self._versions_now()
+
+    def clipped(
+        self, objective: Objective, losses: Tensor, clip_norm: float, tell: Tell
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the clipped sum and the norms; ``losses`` are one a record, or their sum."""
+        model, batch, recorder = self._model, self._batch, self.recorder
+        given = model, objective, batch, recorder, self._state
+        try:
+            refuse_hidden_uses(recorder, losses)
+            pattern = pattern_of(model, objective, recorder)
+            proven = is_proven(model, pattern, recorder)
+            result, gradients = _finish(recorder, losses, proven, clip_norm, tell)
+            if not proven and refuse_mixed_records(*given):
+                remember(model, pattern, gradients)
+        except UnseenUseError as reason:
+            if self._versions_now() != self._versions:
+                raise InvalidValueError(
+                    "model must not change its inputs in place, got one that does and has no rule"
+                ) from None
+            tell(f"{reason}: the whole model is computed record by record, which is slow")
+            return self.by_oracle(objective, clip_norm)
+        return result
+
+    def by_oracle(self, objective: Objective, clip_norm: float) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the same from explicit gradients of single records."""
+        model, batch, recorder = self._model, self._batch, self.recorder
+        refuse_mixed_records(model, objective, batch, recorder, self._state, by_losses_alone=True)
+        return oracle(model, objective, batch, recorder.records, clip_norm)
+
+    def _versions_now(self) -> list[int]:
+        return [tensor._version for tensor in tensors(self._batch)]
 
 
 @torch.no_grad()
-def finish(
+def _finish(
     recorder: Recorder,
     losses: Tensor,
     proven: bool,
@@ -180,7 +210,7 @@ def finish(
     sums: dict[str, Tensor] = {}
     norms = losses.new_zeros(recorder.records)
     gradients: Mapping[int, Gradients] = {}
-    if recorder.parameters and not losses.requires_grad:
+    if recorder.parameters and losses.grad_fn is None:
         raise InvalidValueError(
             "loss must depend on the trainable parameters, got losses without a graph"
         )
@@ -194,7 +224,7 @@ def finish(
             for name in sorted(recorder.data_dependent):
                 tell(f"{name} may move records: every batch is compared with autograd")
             if expected is not None:
-                prove(recorder, gradients, parts, expected)
+                prove(recorder, losses, gradients, parts, expected)
             if parts:
                 sums, norms = clip(parts, clip_norm)
     return (_complete(sums, recorder), norms.to(wide(losses.dtype))), gradients

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dither.clipping.batch import (
-    Loss,
+    Objective,
     copied,
-    forward,
-    losses_of,
     mapped,
     take,
     tensors,
@@ -25,7 +23,7 @@ PIECE = 2**26
 
 
 def oracle(
-    model: nn.Module, loss: Loss, inputs: Any, targets: Any, records: int, clip_norm: float
+    model: nn.Module, objective: Objective, batch: Any, records: int, clip_norm: float
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the clipped sum and the norms from explicit gradients of single records."""
     parameters = trainable(model)
@@ -33,12 +31,12 @@ def oracle(
     norms: list[Tensor] = []
     size = max(1, sum(parameter.numel() for parameter in parameters.values()))
     step = max(1, min(records, PIECE // size))
-    device = tensors(inputs)[0].device.type
+    device = tensors(batch)[0].device.type
     for start in range(0, records, step):
         piece = slice(start, min(records, start + step))
-        with unchanged(model, inputs) as same, torch.enable_grad():
-            part = take(inputs, piece), take(targets, piece), piece.stop - piece.start
-            rows = per_record_gradients(model, same, loss, *part)
+        with unchanged(model, batch) as same, torch.enable_grad():
+            part = take(batch, piece), piece.stop - piece.start
+            rows = per_record_gradients(model, same, objective, *part)
         with torch.autocast(device, enabled=False), torch.no_grad():
             _add_clipped(sums, norms, rows, clip_norm)
     return sums, torch.cat(norms).to(_norm_type(parameters.values()))
@@ -47,55 +45,54 @@ def oracle(
 def per_record_gradients(
     model: nn.Module,
     called: Callable[..., Any],
-    loss: Loss,
-    inputs: Any,
-    targets: Any,
+    objective: Objective,
+    batch: Any,
     records: int,
 ) -> dict[str, Tensor]:
     """Return parameter name → one gradient a record: by vmap if that works, else by a loop."""
-    first = _gradients_of(model, called, loss, inputs, targets, 0)
+    first = _gradients_of(model, called, objective, batch, 0)
     if records > 1:
         try:
-            rows = _by_vmap(model, loss, inputs, targets)
+            rows = _by_vmap(model, objective, batch)
         except (RuntimeError, TypeError):
             rows = {}
         if rows and all(_same(rows[name][0], gradient) for name, gradient in first.items()):
             return rows
-    others = [_gradients_of(model, called, loss, inputs, targets, i) for i in range(1, records)]
+    others = [_gradients_of(model, called, objective, batch, i) for i in range(1, records)]
     return {name: torch.stack([each[name] for each in (first, *others)]) for name in first}
 
 
-def _by_vmap(model: nn.Module, loss: Loss, inputs: Any, targets: Any) -> dict[str, Tensor]:
+def _by_vmap(model: nn.Module, objective: Objective, batch: Any) -> dict[str, Tensor]:
     parameters = {name: p.detach() for name, p in trainable(model).items()}
+    rows = tensors(batch)
 
-    def loss_of(values: dict[str, Tensor], one: Any, target: Any) -> Tensor:
+    def loss_of(values: dict[str, Tensor], *row: Tensor) -> Tensor:
         def called(*args: Any, **kwargs: Any) -> Any:
             return torch.func.functional_call(model, values, args, kwargs)
 
-        inputs, targets = mapped((one, target), lambda tensor: tensor[None])
-        return losses_of(loss, forward(called, inputs), targets, 1)[0]
+        given = iter(row)
+        return objective.loss_of_one(called, mapped(batch, lambda _: next(given)[None]))
 
-    along = (None, 0, None if targets is None else 0)
+    along = (None, *(0 for _ in rows))
     gradients = vmapped(torch.func.grad(loss_of), along, randomness="different")
-    found: dict[str, Tensor] = gradients(parameters, inputs, targets)
+    found: dict[str, Tensor] = gradients(parameters, *rows)
     return found
 
 
 def _gradients_of(
     model: nn.Module,
     called: Callable[..., Any],
-    loss: Loss,
-    inputs: Any,
-    targets: Any,
+    objective: Objective,
+    batch: Any,
     record: int,
 ) -> dict[str, Tensor]:
     only = slice(record, record + 1)
     parameters = trainable(model)
-    losses = losses_of(loss, forward(called, copied(take(inputs, only))), take(targets, only), 1)
-    if not losses.requires_grad:
+    loss = objective.loss_of_one(called, copied(take(batch, only)))
+    if not loss.requires_grad:
         return {name: torch.zeros_like(p) for name, p in parameters.items()}
     found: tuple[Tensor | None, ...] = torch.autograd.grad(
-        losses[0], list(parameters.values()), allow_unused=True
+        loss, list(parameters.values()), allow_unused=True
     )
     return {
         name: torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g

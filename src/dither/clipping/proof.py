@@ -24,10 +24,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
 from dither.clipping.batch import (
-    Loss,
+    Objective,
     copied,
-    forward,
-    losses_of,
     take,
     tensors,
     trainable,
@@ -74,9 +72,9 @@ def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
         ahead += seen[node] if node in seen else [follower for follower, _ in node.next_functions]
 
 
-def pattern_of(model: nn.Module, loss: Loss, recorder: Recorder) -> Pattern:
+def pattern_of(model: nn.Module, objective: Objective, recorder: Recorder) -> Pattern:
     """Return what a proof depends on: all that was called, with which parameters and layouts."""
-    return (model.training, getattr(loss, "__code__", type(loss)), recorder.trace)
+    return (model.training, objective.key, recorder.trace)
 
 
 def is_proven(model: nn.Module, pattern: Pattern, recorder: Recorder) -> bool:
@@ -92,9 +90,12 @@ def remember(model: nn.Module, pattern: Pattern, gradients: Mapping[int, Gradien
 
 
 def weighted_gradients(recorder: Recorder, losses: Tensor) -> dict[str, Tensor | None]:
-    """Return a sum of the records' gradients by plain autograd, with another weight for each."""
+    """Return a sum of the records' gradients by plain autograd, with another weight for each.
+
+    A loss that is already summed leaves no choice: then every weight is 1.
+    """
     with torch.enable_grad():
-        total = (losses * _weights(recorder.records).to(losses)).sum()
+        total = (losses * _weights(recorder.records, losses)).sum()
     leaves = [get_gradient_edge(parameter) for parameter in recorder.parameters.values()]
     found = torch.autograd.grad(total, leaves, allow_unused=True, retain_graph=True)
     return dict(zip(recorder.parameters, found, strict=True))
@@ -102,6 +103,7 @@ def weighted_gradients(recorder: Recorder, losses: Tensor) -> dict[str, Tensor |
 
 def prove(
     recorder: Recorder,
+    losses: Tensor,
     gradients: Mapping[int, Gradients],
     contributions: Mapping[str, Contribution],
     expected: Mapping[str, Tensor | None],
@@ -119,8 +121,8 @@ def prove(
         difference = torch.zeros_like(parameter, dtype=wide(parameter.dtype))
         if name in contributions:
             part = contributions[name]
-            weights = _weights(recorder.records).to(parameter.device, part.dtype)
-            difference += part.weighted_sum(weights)
+            weights = _weights(recorder.records, losses).expand(recorder.records)
+            difference += part.weighted_sum(weights.to(parameter.device, part.dtype))
         if gradient is not None:
             difference -= gradient.to_dense() if gradient.is_sparse else gradient
         if not float(difference.norm()) <= tolerance * (scale + 0.01 * whole):
@@ -132,9 +134,8 @@ def prove(
 
 def refuse_mixed_records(
     model: nn.Module,
-    loss: Loss,
-    inputs: Any,
-    targets: Any,
+    objective: Objective,
+    batch: Any,
     recorder: Recorder,
     state: Tensor,
     by_losses_alone: bool = False,
@@ -149,9 +150,8 @@ def refuse_mixed_records(
 
     Args:
         model: the model.
-        loss: the loss.
-        inputs: the batch.
-        targets: its targets.
+        objective: what gives the losses.
+        batch: the batch.
         recorder: what was seen of the batch.
         state: of the random numbers before the batch, which all passes begin with.
         by_losses_alone: whether only losses are to be compared.
@@ -160,23 +160,23 @@ def refuse_mixed_records(
         Whether the exchanges changed anything at all, so that there was something to see.
     """
     records = recorder.records
-    batch = copied((inputs, targets))
-    before = _pass(model, loss, batch, records, state)
+    batch = copied(batch)
+    before = _pass(model, objective, batch, records, state)
     if before.trace != recorder.trace and not by_losses_alone:
         raise UnseenUseError("the model does not do the same twice")
     told = False
     for bit in range((records - 1).bit_length()):
         for side in (0, 1):
             exchanged = (torch.arange(records) >> bit) % 2 == side
-            after = _pass(model, loss, _exchanged(batch, exchanged), records, state)
+            after = _pass(model, objective, _exchanged(batch, exchanged), records, state)
             told = told or bool(_differ(before.losses, after.losses, 0.0).any())
             _compare(before, after, ~exchanged, by_losses_alone)
     if records == 1:
         return told
-    again = _pass(model, loss, batch, records, torch.Generator().manual_seed(1).get_state())
+    again = _pass(model, objective, batch, records, torch.Generator().manual_seed(1).get_state())
     if not bool(_differ(before.losses, again.losses, 0.0).any()):
         half = (records + 1) // 2
-        fewer = _pass(model, loss, take(batch, slice(0, half)), half, state)
+        fewer = _pass(model, objective, take(batch, slice(0, half)), half, state)
         slack = 8.0 * torch.finfo(fewer.losses.dtype).eps ** (2.0 / 3.0)
         if bool(_differ(before.losses[:half], fewer.losses, slack, slack).any()):
             _refuse()
@@ -196,12 +196,12 @@ class _Pass:
     kept: list[str]
 
 
-def _pass(model: nn.Module, loss: Loss, batch: Any, records: int, state: Tensor) -> _Pass:
-    inputs, targets = copied(batch)
-    recorder = Fingerprinter(trainable(model), (inputs, targets), records)
-    with unchanged(model, inputs) as same, torch.no_grad(), watching(model, recorder):
+def _pass(model: nn.Module, objective: Objective, batch: Any, records: int, state: Tensor) -> _Pass:
+    batch = copied(batch)
+    recorder = Fingerprinter(trainable(model), batch, records)
+    with unchanged(model, batch) as same, torch.no_grad(), watching(model, recorder):
         torch.set_rng_state(state)
-        losses = losses_of(loss, forward(same, inputs), targets, records)
+        losses = objective.values(recorder.following(same), batch, records)
     kept = [name for name, buffer in same.buffers_now() if recorder.comes_from_batch(buffer)]
     return _Pass(recorder.fingerprints, losses, recorder.trace, kept)
 
@@ -238,13 +238,11 @@ def _exchanged(batch: Any, which: Tensor) -> Any:
     return made
 
 
-def refuse_kept_records(
-    model: nn.Module, loss: Loss, inputs: Any, targets: Any, records: int
-) -> None:
+def refuse_kept_records(model: nn.Module, objective: Objective, batch: Any, records: int) -> None:
     """Raise if a model keeps something of its records in a buffer, before it can do so."""
     if model in _tried or not any(True for _ in model.buffers()):
         return
-    for name in _pass(model, loss, (inputs, targets), records, torch.get_rng_state()).kept:
+    for name in _pass(model, objective, batch, records, torch.get_rng_state()).kept:
         raise InvalidValueError(
             f"model must keep nothing of its records, but its buffer {name} is computed "
             "from them, and would be released without noise"
@@ -252,9 +250,11 @@ def refuse_kept_records(
     _tried.add(model)
 
 
-def _weights(records: int) -> Tensor:
-    """Return weights that are all different, the same ones every time."""
-    return 0.5 + torch.rand(records, generator=torch.Generator().manual_seed(0))
+def _weights(records: int, losses: Tensor) -> Tensor:
+    """Return weights that are all different, the same ones every time; 1 for a sum of losses."""
+    if losses.dim() == 0:
+        return torch.ones_like(losses)
+    return (0.5 + torch.rand(records, generator=torch.Generator().manual_seed(0))).to(losses)
 
 
 def _differ(one: Tensor, two: Tensor, slack: float, floor: float | Tensor = 0.0) -> Tensor:

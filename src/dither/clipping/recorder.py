@@ -105,7 +105,7 @@ class Recorder(TorchFunctionMode):
         self.data_dependent: set[str] = set()
         self.derived: dict[int, Derived] = {}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
-        self._batch = batch
+        self._kept: list[Any] = [batch]  # an id must not be given away while it is known
         self._from_batch = {id(tensor): serial for serial, tensor in enumerate(tensors(batch))}
         self._serial = len(self._from_batch)
         self._inside_layers, self._looking_away = 0, False
@@ -142,6 +142,24 @@ class Recorder(TorchFunctionMode):
         if made:
             self._note(Seen(func, args, kwargs, before, made))
         return output
+
+    def follow(self, arguments: Any) -> None:
+        """Count what a model is called with as coming from the batch, if it is of its records."""
+        for tensor in tensors(arguments):
+            of_records = tensor.dim() > 0 and len(tensor) > 0 and len(tensor) % self.records == 0
+            if of_records and not self.stands_for_parameters(tensor):
+                self._kept.append(tensor)
+                self._from_batch[id(tensor)] = self._serial
+                self._serial += 1
+
+    def following(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the model as one that follows what it is called with."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self.follow((args, kwargs))
+            return model(*args, **kwargs)
+
+        return called
 
     def parameters_in(self, *arguments: Any) -> list[str]:
         """Return the names of the parameters that the arguments hold or were computed from."""

@@ -1,7 +1,8 @@
-"""Step sizes η_0 … η_{T−1} that are known before training starts.
+"""Step sizes η_0 … η_{T−1}: known before training starts, or reacting to what is released.
 
-Every schedule is a frozen value: it has a readable repr, compares by its parameters, and its one
-method ``stepsizes(steps)`` returns a float64 array, all of it positive and finite.
+Every schedule is a frozen value with a readable repr, and compares by its parameters. One that is
+known in advance has one method, ``stepsizes(steps)``, which returns a float64 array, all of it
+positive and finite. One that reacts is a rule for b_t, from releases only.
 
 >>> from dither.schedules import InverseSqrt, Warmup
 >>> Warmup(InverseSqrt(a=3.0), steps=2).stepsizes(4).round(4)
@@ -20,21 +21,26 @@ from dither.schedules.closed_form import (
 )
 from dither.schedules.from_torch import TorchSchedule, from_torch
 from dither.schedules.parse import NAMES, parameters, parse
+from dither.schedules.reactive import AdaGradNorm, Growth, Reactive, UnsafeRawAdaGradNorm
 from dither.schedules.table import Table
 from dither.schedules.warmup import Warmup
 
 __all__ = [
     "NAMES",
+    "AdaGradNorm",
     "Constant",
     "Cosine",
     "Exponential",
+    "Growth",
     "InverseSqrt",
     "Linear",
     "Polynomial",
+    "Reactive",
     "SqrtToZero",
     "Step",
     "Table",
     "TorchSchedule",
+    "UnsafeRawAdaGradNorm",
     "Warmup",
     "from_torch",
     "parameters",

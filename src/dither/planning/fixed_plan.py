@@ -1,27 +1,22 @@
 """A plan: step sizes and noise for every step, and the ε that they were proven to cost."""
 
-import hashlib
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import accounting, validate
 from dither.accounting import pld
-from dither.accounting.calibration import calibrate
-from dither.noise import Custom, Matched, Optimal, Uniform
+from dither.planning.course import Released
+from dither.planning.written import checked_claim, hashed, parsed, read, written
 from dither.schedules import Constant
-from dither.types import Allocation, Budget, FloatArray, PrivacyBound, Schedule
+from dither.types import FloatArray, PrivacyBound, Schedule
 
 _FORMAT = "dither-plan-1"
-_NOISES: dict[str, Allocation] = {
-    "uniform": Uniform(),
-    "matched": Matched(),
-    "optimal": Optimal(),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +93,7 @@ class Plan:
         bound = accounting.epsilon(
             z, sample_rate=m / n, delta=delta, sampling=sampling, accountant=accountant
         )
-        eta = _stepsizes(Constant(1.0) if stepsizes is None else stepsizes, z.size)
+        eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, z.size)
         return cls(eta, z, validate.positive(clip_norm=clip_norm), n, m, sampling, bound)
 
     @classmethod
@@ -125,8 +120,12 @@ class Plan:
         relation = "replace-one" if sampling == "fixed" else "add-remove"
         validate.choice(accounting.SAMPLINGS, sampling=sampling)
         bound = PrivacyBound(math.inf, 0.0, "none", sampling, relation, is_upper_bound=False)
-        eta = _stepsizes(Constant(1.0) if stepsizes is None else stepsizes, T)
+        eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, T)
         return cls(eta, np.zeros(T), norm, n, m, sampling, bound)
+
+    def course(self) -> "FixedCourse":
+        """Return a new run along this plan."""
+        return FixedCourse(self)
 
     def spent(self, step: int) -> float:
         """Return an upper bound on ε after that many steps, for curves and progress bars.
@@ -182,7 +181,7 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """A hash of everything that matters; the same for equal plans on every machine."""
-        return _hashed(self._fields())
+        return hashed(self._fields())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.fingerprint == other.fingerprint
@@ -191,12 +190,12 @@ class Plan:
         return hash(self.fingerprint)
 
     def _fields(self) -> dict[str, Any]:
-        bound = {key: _written(value) for key, value in asdict(self.bound).items()}
+        bound = {key: written(value) for key, value in asdict(self.bound).items()}
         return {
             "format": _FORMAT,
             "stepsizes": self.stepsizes.tolist(),
             "noise_multipliers": self.noise_multipliers.tolist(),
-            "clip_norm": _written(self.clip_norm),
+            "clip_norm": written(self.clip_norm),
             "dataset_size": self.dataset_size,
             "batch_size": self.batch_size,
             "sampling": self.sampling,
@@ -210,21 +209,21 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         """Read a plan, and account it again: a file that claims less than it costs is refused."""
-        fields = _parsed(text)
+        fields = parsed(text)
         known = {*cls.unsafe_without_noise(steps=1, dataset_size=1, batch_size=1)._fields()}
         if not isinstance(fields, dict) or {*fields} != {*known, "fingerprint"}:
             raise validate.InvalidValueError(
                 f"plan must have the fields {', '.join(sorted(known))} and fingerprint"
             )
         fingerprint = fields.pop("fingerprint")
-        if fingerprint != _hashed(fields):
+        if fingerprint != hashed(fields):
             raise validate.InvalidValueError("plan must be unchanged since it was saved")
         validate.choice((_FORMAT,), format=fields["format"])
         claimed = fields["bound"]
         if not isinstance(claimed, dict) or {*claimed} != {*PrivacyBound.__dataclass_fields__}:
             raise validate.InvalidValueError(f"plan must have a whole bound, got {claimed!r}")
         made = cls._priced(fields)
-        return replace(made, bound=_checked_claim(made.bound, claimed))
+        return replace(made, bound=checked_claim(made.bound, claimed))
 
     @classmethod
     def _priced(cls, fields: dict[str, Any]) -> "Plan":
@@ -232,7 +231,7 @@ class Plan:
         eta = validate.positives(stepsizes=fields["stepsizes"])
         z = validate.nonnegatives(noise_multipliers=fields["noise_multipliers"])
         sizes = {name: fields[name] for name in ("dataset_size", "batch_size", "sampling")}
-        norm = _read(fields["clip_norm"])
+        norm = read(fields["clip_norm"])
         if not z.any():
             return cls.unsafe_without_noise(steps=z.size, clip_norm=norm, stepsizes=eta, **sizes)
         claimed = fields["bound"]
@@ -263,156 +262,47 @@ class Plan:
         )
 
 
-def plan(
-    *,
-    epsilon: float,
-    delta: float,
-    dataset_size: int,
-    batch_size: int,
-    steps: int | None = None,
-    epochs: float | None = None,
-    clip_norm: float = 1.0,
-    stepsizes: Schedule | ArrayLike = Constant(1.0),  # noqa: B008 - a frozen value
-    noise: Allocation | ArrayLike | str = "optimal",
-    accountant: str | None = None,
-    sampling: str = "poisson",
-) -> Plan:
-    """Plan the noise of every step so that the whole run costs at most (ε, δ).
+@final
+class FixedCourse:
+    """Along a `Plan`: all was decided beforehand."""
 
-    Guarantees: the plan's ``bound.epsilon`` is at most ``epsilon``, checked by the accountant after
-    the search, and within half a percent of it.
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.steps = 0
 
-    Args:
-        epsilon: the target ε, positive.
-        delta: δ, in (0, 1).
-        dataset_size: n, public.
-        batch_size: m, expected and public, at most n.
-        steps: T; or
-        epochs: T = ceil(epochs·n/m). Exactly one of the two.
-        clip_norm: C_G, positive.
-        stepsizes: a schedule, or one step size a step.
-        noise: an allocation, one α a step, or "optimal", "matched", "uniform".
-        accountant: which accountant's ε is meant; None is the tightest sound one.
-        sampling: "poisson" or "fixed".
+    @property
+    def noise_multiplier(self) -> float | None:
+        """z_t of the plan."""
+        z = self._plan.noise_multipliers
+        return float(z[self.steps]) if self.steps < z.size else None
 
-    Returns:
-        A `Plan`.
+    def spend(self) -> None:
+        """Count the step."""
+        self.steps += 1
 
-    Example:
-        >>> from dither.schedules import Linear
-        >>> made = plan(epsilon=3.0, delta=1e-5, dataset_size=60_000, batch_size=256, epochs=1,
-        ...             stepsizes=Linear(2.0, 0.01))
-        >>> made.steps, 2.985 <= made.bound.epsilon <= 3.0
-        (235, True)
-    """
-    m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
-    if (steps is None) == (epochs is None):
-        raise validate.InvalidTypeError(
-            f"plan takes exactly one of steps and epochs, got steps={steps!r}, epochs={epochs!r}"
-        )
-    length: object = steps
-    if epochs is not None:
-        length = math.ceil(validate.positive(epochs=epochs) * n / m)
-    T = validate.step_count(steps=length)
-    eta = _stepsizes(stepsizes, T)
-    budget = Budget(
-        validate.positive(epsilon=epsilon),
-        validate.probability(delta=delta),
-        m / n,
-        accountant,
-        sampling,
-    )
-    # Everything but the noise is checked before any of it is searched for.
-    accounting.epsilon(
-        [1.0], sample_rate=m / n, delta=delta, sampling=sampling, accountant=accountant
-    )
-    validate.positive(clip_norm=clip_norm)
-    allocation = _allocation(noise, T)
-    alphas = allocation.alphas(eta, budget=budget)
-    target, start, floor = budget, None, 0.0
-    if isinstance(allocation, Optimal):
-        start, floor = 1.0, allocation.floor if alphas.min() >= allocation.floor else 0.0
-    for attempt in range(8):
-        start = calibrate(alphas, target, accuracy=5e-4, start=start, floor=floor)
-        made = Plan.from_noise_multipliers(
-            np.maximum(alphas * start, floor),
-            delta=delta,
-            dataset_size=n,
-            batch_size=m,
-            clip_norm=clip_norm,
-            stepsizes=eta,
-            sampling=sampling,
-            accountant=accountant,
-        )
-        reached = made.bound.epsilon / budget.epsilon
-        if (0.999 if attempt < 2 else 0.995) <= reached <= 1.0:
-            return made
-        # The certificate is finer than the search's probes; aim between its limits.
-        target = replace(target, epsilon=target.epsilon * 0.9997 / reached)
-    raise validate.InvalidValueError(
-        f"epsilon must be one that this accountant can tell to half a percent, got {epsilon!r}"
-    )
+    def stepsize(self, released: Released, raw_squared_norm: Callable[[], float]) -> float:
+        """Return η_t of the plan."""
+        return float(self._plan.stepsizes[self.steps - 1])
+
+    def bound(self) -> PrivacyBound:
+        """Return ε of the steps so far, as if their number had been fixed beforehand."""
+        if self.steps == self._plan.steps:
+            return self._plan.bound
+        return replace(self._plan.bound, epsilon=self._plan.spent(self.steps), lower=None)
+
+    def state(self) -> dict[str, Any]:
+        """Return the number of steps."""
+        return {"steps": self.steps}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on after that many steps."""
+        self.steps = int(state["steps"])
 
 
-def _allocation(noise: Allocation | ArrayLike | str, T: int) -> Allocation:
-    if isinstance(noise, str):
-        return _NOISES[validate.choice(_NOISES, noise=noise)]
-    if isinstance(noise, Allocation) and not isinstance(noise, type):
-        return noise
-    return Custom(validate.same_length(T, noise=validate.positives(noise=noise)))
-
-
-def _stepsizes(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
+def stepsizes_of(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
+    """Return T step sizes, from a schedule or as they are given."""
     if isinstance(stepsizes, Schedule) and not isinstance(stepsizes, type):
         return validate.same_length(
             T, stepsizes=validate.positives(stepsizes=stepsizes.stepsizes(T))
         )
     return validate.same_length(T, stepsizes=validate.positives(stepsizes=stepsizes))
-
-
-def _hashed(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def _parsed(text: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise validate.InvalidValueError(f"plan must have finite numbers, got {constant}")
-
-    try:
-        return json.loads(validate.instance(str, text=text), parse_constant=refuse)
-    except json.JSONDecodeError as problem:
-        raise validate.InvalidValueError(f"plan must be JSON, got {problem}") from None
-
-
-def _checked_claim(found: PrivacyBound, claimed: dict[str, Any]) -> PrivacyBound:
-    """Return the bound as it was claimed, if it says nothing that our own count does not."""
-    for name, value in asdict(found).items():
-        said = claimed[name]
-        if name in ("epsilon", "lower"):
-            continue
-        if type(said) is not type(value) or said != value:
-            raise validate.InvalidValueError(
-                f"plan must claim only what was counted: bound.{name} is {value!r}, got {said!r}"
-            )
-    epsilon, lower = _read(claimed["epsilon"]), claimed["lower"]
-    # Another machine may round differently.
-    enough = type(epsilon) is float and epsilon >= found.epsilon * (1.0 - 1e-6)
-    if not enough or math.isinf(epsilon) != math.isinf(found.epsilon):
-        raise validate.InvalidValueError(
-            f"plan must not claim less than it costs, got ε = {epsilon!r} for noise that costs "
-            f"{found.epsilon:.6g}"
-        )
-    in_order = type(lower) is float and 0.0 <= lower <= min(found.epsilon, epsilon)
-    if not (lower is None if found.lower is None else in_order):
-        raise validate.InvalidValueError(
-            f"plan must claim only what was counted: bound.lower is {found.lower!r}, got {lower!r}"
-        )
-    return replace(found, epsilon=epsilon, lower=lower)
-
-
-def _written(value: object) -> object:
-    return "infinity" if value == math.inf else value
-
-
-def _read(value: Any) -> Any:
-    return math.inf if value == "infinity" else value

@@ -1,0 +1,70 @@
+"""The one way in: a set by its name, or a file of one's own by its path."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dither.data.cifar import load_cifar10
+from dither.data.csv_file import load_csv
+from dither.data.digits import load_digits
+from dither.data.examples import Split
+from dither.data.files import directory, is_tar_name, quoted
+from dither.data.folders import load_images
+from dither.data.idx import load_fashion_mnist, load_mnist
+from dither.data.npz import load_npz
+from dither.validate import InvalidTypeError, InvalidValueError, instance
+
+NAMES: dict[str, Callable[[Path], Split]] = {
+    "cifar10": load_cifar10,
+    "digits": lambda _: load_digits(),
+    "fashion-mnist": load_fashion_mnist,
+    "mnist": load_mnist,
+}
+
+
+def load(
+    name: str | Path, *, data_dir: str | Path | None = None, label: str | None = None
+) -> Split:
+    """Return a set of labelled records, read into memory.
+
+    Args:
+        name: one of `NAMES`, or a path: a .csv file, a .npz file, a folder of class folders of
+            images, or a tar of one. A path is looked for as it is, then in the folder of the data.
+        data_dir: the folder of the data; None is $DITHER_DATA, else ``data``.
+        label: the column of a .csv file that holds the labels.
+
+    Returns:
+        The records to train on and, if the source has them, those to test with.
+
+    Raises:
+        InvalidValueError: in one line, if something is missing, damaged or not as it should be.
+
+    Example:
+        >>> load("digits").train.classes[:3]
+        ('0', '1', '2')
+    """
+    if not isinstance(name, str | Path):
+        raise InvalidTypeError(f"name must be a name or a path, got {type(name).__name__}")
+    base = directory(data_dir)
+    is_csv = Path(name).suffix.lower() == ".csv"
+    if label is not None and not (is_csv and instance(str, label=label)):
+        raise InvalidValueError(f"label is for .csv files only, got {label!r} for {quoted(name)}")
+    if isinstance(name, str) and name in NAMES:
+        return NAMES[name](base)
+    path = _found(Path(name), base)
+    if is_csv:
+        return load_csv(path, label)
+    return load_npz(path) if path.suffix.lower() == ".npz" else load_images(path)
+
+
+def _found(path: Path, base: Path) -> Path:
+    places = dict.fromkeys((path, base / path))
+    if path.name:
+        for place in places:
+            readable = path.suffix.lower() in (".csv", ".npz") or is_tar_name(path)
+            if place.is_dir() or (readable and place.is_file()):
+                return place
+    looked = " and ".join(quoted(place) for place in places)
+    raise InvalidValueError(
+        f"name must be one of {', '.join(NAMES)}, or the path of a .csv file, a .npz file, "
+        f"a folder of images or a .tar of one, got {quoted(path)}, looked for in {looked}"
+    )

@@ -1,0 +1,177 @@
+"""From a budget to a plan: the noise is searched for, and its cost proven."""
+
+import math
+from dataclasses import replace
+from typing import overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dither import accounting, validate
+from dither.accounting.calibration import calibrate
+from dither.noise import Custom, Matched, Optimal, Uniform
+from dither.planning.fixed_plan import Plan
+from dither.planning.reactive_plan import ReactivePlan, with_filter, with_fixed_noise
+from dither.schedules import Constant, Reactive
+from dither.types import Allocation, Budget, Schedule
+
+_NOISES: dict[str, Allocation] = {
+    "uniform": Uniform(),
+    "matched": Matched(),
+    "optimal": Optimal(),
+}
+
+
+@overload
+def plan(
+    *,
+    epsilon: float,
+    delta: float,
+    dataset_size: int,
+    batch_size: int,
+    steps: int | None = ...,
+    epochs: float | None = ...,
+    clip_norm: float = ...,
+    stepsizes: Reactive,
+    noise: Allocation | ArrayLike | str = ...,
+    accountant: str | None = ...,
+    sampling: str = ...,
+) -> ReactivePlan: ...
+
+
+@overload
+def plan(
+    *,
+    epsilon: float,
+    delta: float,
+    dataset_size: int,
+    batch_size: int,
+    steps: int | None = ...,
+    epochs: float | None = ...,
+    clip_norm: float = ...,
+    stepsizes: Schedule | ArrayLike = ...,
+    noise: Allocation | ArrayLike | str = ...,
+    accountant: str | None = ...,
+    sampling: str = ...,
+) -> Plan: ...
+
+
+def plan(
+    *,
+    epsilon: float,
+    delta: float,
+    dataset_size: int,
+    batch_size: int,
+    steps: int | None = None,
+    epochs: float | None = None,
+    clip_norm: float = 1.0,
+    stepsizes: Schedule | Reactive | ArrayLike = Constant(1.0),  # noqa: B008 - a frozen value
+    noise: Allocation | ArrayLike | str = "optimal",
+    accountant: str | None = None,
+    sampling: str = "poisson",
+) -> Plan | ReactivePlan:
+    """Plan the noise of every step so that the whole run costs at most (ε, δ).
+
+    Guarantees: the plan's ``bound.epsilon`` is at most ``epsilon``, checked by the accountant after
+    the search, and within half a percent of it.
+
+    Args:
+        epsilon: the target ε, positive.
+        delta: δ, in (0, 1).
+        dataset_size: n, public.
+        batch_size: m, expected and public, at most n.
+        steps: T; or
+        epochs: T = ceil(epochs·n/m). Exactly one of the two.
+        clip_norm: C_G, positive.
+        stepsizes: a schedule, one step size a step, or a rule that reacts to what is released.
+        noise: an allocation, one α a step, or "optimal", "matched", "uniform". For a rule that
+            reacts: `GrowthBound`, "uniform" or one α a step, fixed in advance, or "filter", which
+            lets the noise follow b_t on the way.
+        accountant: which accountant's ε is meant; None is the tightest sound one.
+        sampling: "poisson" or "fixed".
+
+    Returns:
+        A `Plan`, or for a rule that reacts a `ReactivePlan`.
+
+    Example:
+        >>> from dither.schedules import Linear
+        >>> made = plan(epsilon=3.0, delta=1e-5, dataset_size=60_000, batch_size=256, epochs=1,
+        ...             stepsizes=Linear(2.0, 0.01))
+        >>> made.steps, 2.985 <= made.bound.epsilon <= 3.0
+        (235, True)
+    """
+    m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
+    if (steps is None) == (epochs is None):
+        raise validate.InvalidTypeError(
+            f"plan takes exactly one of steps and epochs, got steps={steps!r}, epochs={epochs!r}"
+        )
+    length: object = steps
+    if epochs is not None:
+        length = math.ceil(validate.positive(epochs=epochs) * n / m)
+    T = validate.step_count(steps=length)
+    budget = Budget(
+        validate.positive(epsilon=epsilon),
+        validate.probability(delta=delta),
+        m / n,
+        accountant,
+        sampling,
+    )
+    # Everything but the noise is checked before any of it is searched for.
+    accounting.epsilon(
+        [1.0], sample_rate=m / n, delta=delta, sampling=sampling, accountant=accountant
+    )
+    shape = Plan.unsafe_without_noise(
+        steps=T,
+        dataset_size=n,
+        batch_size=m,
+        clip_norm=validate.positive(clip_norm=clip_norm),
+        stepsizes=Constant(1.0) if isinstance(stepsizes, Reactive) else stepsizes,
+        sampling=sampling,
+    )
+    if not isinstance(stepsizes, Reactive):
+        return _searched(shape, _allocation(noise, T), budget)
+    if isinstance(noise, str) and noise == "filter":
+        return with_filter(stepsizes, shape, budget)
+    if isinstance(noise, str) and noise != "uniform":
+        raise validate.InvalidValueError(
+            'noise must be "filter", "uniform", a GrowthBound or one α a step where step sizes '
+            f"react to releases, got {noise!r}"
+        )
+    return with_fixed_noise(stepsizes, _searched(shape, _allocation(noise, T), budget))
+
+
+def _searched(shape: Plan, allocation: Allocation, budget: Budget) -> Plan:
+    """Return the plan of this shape whose noise costs the budget, and no more."""
+    alphas = allocation.alphas(shape.stepsizes, budget=budget)
+    target, start, floor = budget, None, 0.0
+    if isinstance(allocation, Optimal):
+        start, floor = 1.0, allocation.floor if alphas.min() >= allocation.floor else 0.0
+    for attempt in range(8):
+        start = calibrate(alphas, target, accuracy=5e-4, start=start, floor=floor)
+        made = Plan.from_noise_multipliers(
+            np.maximum(alphas * start, floor),
+            delta=budget.delta,
+            dataset_size=shape.dataset_size,
+            batch_size=shape.batch_size,
+            clip_norm=shape.clip_norm,
+            stepsizes=shape.stepsizes,
+            sampling=budget.sampling,
+            accountant=budget.accountant,
+        )
+        reached = made.bound.epsilon / budget.epsilon
+        if (0.999 if attempt < 2 else 0.995) <= reached <= 1.0:
+            return made
+        # The certificate is finer than the search's probes; aim between its limits.
+        target = replace(target, epsilon=target.epsilon * 0.9997 / reached)
+    raise validate.InvalidValueError(
+        "epsilon must be one that this accountant can tell to half a percent, "
+        f"got {budget.epsilon!r}"
+    )
+
+
+def _allocation(noise: Allocation | ArrayLike | str, T: int) -> Allocation:
+    if isinstance(noise, str):
+        return _NOISES[validate.choice(_NOISES, noise=noise)]
+    if isinstance(noise, Allocation) and not isinstance(noise, type):
+        return noise
+    return Custom(validate.same_length(T, noise=validate.positives(noise=noise)))

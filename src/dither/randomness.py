@@ -1,0 +1,90 @@
+"""Random bits that nobody can foretell: AES-256 in counter mode, keyed by the operating system.
+
+Every purpose of every step has a stream of its own. Without a seed its key is drawn from the
+operating system when the stream is opened and is kept nowhere else, so that there is no state to
+save, to copy into a forked process or to repeat. With a seed the key is a hash of seed, purpose and
+step: the same run gives the same numbers on every machine, and whoever knows the seed can subtract
+the noise.
+"""
+
+import hashlib
+import secrets
+from typing import final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from dither import validate
+
+_BLOCK = 16
+_PIECE = bytes(2**16)
+
+
+@final
+class Stream:
+    """An endless stream of random bytes.
+
+    Args:
+        key: 32 bytes that were never used for another stream.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor()
+
+    def fill(self, buffer: NDArray[np.uint8]) -> None:
+        """Overwrite a contiguous vector of bytes with random ones."""
+        view = buffer.data
+        for start in range(0, len(view), len(_PIECE)):
+            part = view[start : start + len(_PIECE)]
+            self._cipher.update_into(_PIECE[: len(part)], part)
+
+    def bytes(self, count: int) -> NDArray[np.uint8]:
+        """Return that many random bytes."""
+        buffer = np.empty(count, np.uint8)
+        self.fill(buffer)
+        return buffer
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Return that many random 64-bit words."""
+        return self.bytes(8 * count).view(np.uint64)
+
+    def below(self, limit: int, count: int) -> NDArray[np.int64]:
+        """Return that many whole numbers from 0 … limit−1, each as likely as any other."""
+        whole = (2**64 // limit) * limit
+        found = np.empty(0, np.uint64)
+        while found.size < count:
+            words = self.words(count - found.size)
+            # The few words that would make small numbers likelier are drawn again.
+            found = np.concatenate([found, words if whole == 2**64 else words[words < whole]])
+        return (found % np.uint64(limit)).astype(np.int64)
+
+
+@final
+class Source:
+    """Opens the streams of a run.
+
+    Args:
+        seed: None for bits from the operating system; a whole number for tests and experiments,
+            where the same numbers must come again. A seeded run protects nobody who can guess it.
+
+    Example:
+        >>> import numpy as np
+        >>> first, again = (Source(seed=7).stream("noise", 3).words(4) for _ in range(2))
+        >>> bool(np.array_equal(first, again))
+        True
+        >>> first, again = (Source().stream("noise", 3).words(4) for _ in range(2))
+        >>> bool(np.array_equal(first, again))
+        False
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise validate.InvalidTypeError(f"seed must be a whole number or None, got {seed!r}")
+        self.seed = seed
+
+    def stream(self, purpose: str, step: int) -> Stream:
+        """Return a new stream for one purpose of one step."""
+        if self.seed is None:
+            return Stream(secrets.token_bytes(32))
+        return Stream(hashlib.sha256(f"dither {self.seed} {purpose} {step}".encode()).digest())

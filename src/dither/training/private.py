@@ -1,0 +1,407 @@
+"""A model, an optimizer, a plan and a dataset, joined for a loop of one's own."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dither import validate
+from dither.clipping import ClippedSum
+from dither.clipping.batch import mapped, take, tensors, trainable, wide
+from dither.clipping.check import probe
+from dither.clipping.engine import Recording, telling_once
+from dither.clipping.proof import refuse_kept_records
+from dither.clipping.refusals import refuse_unsound_layers
+from dither.planning import Plan, ReactivePlan
+from dither.randomness import Source
+from dither.release import release
+from dither.sampling import sampler_for
+from dither.sampling.sampler import Indices
+from dither.training.errors import StepError
+from dither.training.guard import Guard
+from dither.training.records import records_of
+from dither.training.tape import Tape, Taped, plain
+from dither.training.taped_loss import TapedLoss
+from dither.training.views import Augment, with_views
+from dither.training.watch import Args, Kwargs, Watch
+from dither.types import PrivacyBound
+
+_FORMAT = "dither-private-1"
+
+
+@dataclass
+class _Piece:
+    """Some of a step's records on their way through the loop."""
+
+    tape: Tape
+    records: int
+    recording: Recording | None = None
+
+
+@dataclass
+class _Step:
+    """The step that is under way: how many records were drawn, and what has come of them."""
+
+    drawn: int
+    records: int
+    batch: Any = None
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    received: int = 0
+    piece: _Piece | None = None
+
+
+@final
+class Private:
+    """Private training with a loop of one's own; made by `make_private`.
+
+    Attributes:
+        model: the module that was given.
+        optimizer: the optimizer that was given.
+        plan: the plan.
+        seed: of a run that can be repeated; None where the noise comes from the operating system.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        plan: Plan | ReactivePlan,
+        dataset: Any,
+        *,
+        reduction: str | None,
+        seed: int | None,
+        workers: int,
+        engine: str,
+        augment: Augment | None,
+    ) -> None:
+        self.model, self.optimizer, self.plan, self.seed = model, optimizer, plan, seed
+        self._source = Source(seed)
+        self._reduction, self._engine, self._augment = reduction, engine, augment
+        self._records = records_of(dataset, workers=workers)
+        self._sampler = sampler_for(plan, length=self._records.length)
+        self._course = plan.course()
+        self._guard = Guard(model, optimizer, self._release)
+        self._watch = Watch(model, self._model_begins, self._model_ends)
+        self._step: _Step | None = None
+        self._views = 1
+
+    @property
+    def step(self) -> int:
+        """How many steps were released."""
+        return self._course.steps
+
+    def spent(self) -> PrivacyBound:
+        """Return what the releases so far cost."""
+        return self._course.bound()
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the batch of every step that is left; may be left with ``break`` and called again.
+
+        An empty draw comes as one record that counts for nothing: models need something to work on.
+        """
+        self._step = None
+        sizes: list[int] = []
+        fetched = self._records.batches(self._draws(sizes))
+        while self._course.noise_multiplier is not None:
+            if self._step is not None:
+                raise StepError(
+                    f"step {self.step} was not taken: call private.backward(losses) and "
+                    "private.optimizer.step() for every batch, or leave the loop with break"
+                )
+            self._guard.check()
+            yield self._begin(next(fetched), sizes.pop(0))
+
+    def pieces(self, batch: Any, size: int) -> Iterator[Any]:
+        """Yield a batch in pieces, for `backward` after each; then the optimizer steps once.
+
+        Args:
+            batch: what `batches` gave, whole.
+            size: the records in a piece, at most.
+        """
+        size, step = validate.count(size=size), self._step
+        if step is None or step.received or not _are_same(batch, step.batch):
+            raise StepError(
+                "pieces must be of the batch that private.batches() gave last, whole and unused"
+            )
+        whole = plain(batch)
+        for start in range(0, step.records, size):
+            stop = min(step.records, start + size)
+            part = take(whole, slice(start * self._views, stop * self._views))
+            yield self._open(step, part, stop - start)
+
+    def backward(self, losses: Tensor) -> None:
+        """Add the clipped gradients of a batch, or of a piece of one, to the step's sum.
+
+        Args:
+            losses: one a record, or one number if `make_private` was told its reduction.
+        """
+        step, piece = self._step, None if self._step is None else self._step.piece
+        tape = losses.tape if isinstance(losses, Taped) else None
+        if step is None or piece is None or tape is not piece.tape or piece.recording is None:
+            raise StepError(_misuse(step, tape))
+        step.piece = None
+        tape.stop(losses)
+        objective = TapedLoss(tape, self._reduction, self._views)
+        with telling_once(self.model) as tell:
+            parts = self._clipped(piece.recording, objective, losses.as_subclass(Tensor), tell)
+        tape.forget()
+        for name, part in parts.items():
+            step.sums[name] = step.sums[name].add_(part) if name in step.sums else part
+        step.received += piece.records
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run is: no random state, no tensors, nothing of the records."""
+        return {
+            "format": _FORMAT,
+            "plan": self.plan.fingerprint,
+            "seed": self.seed,
+            "course": self._course.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another run of the same plan was; what was spent stays spent."""
+        for name in ("format", "plan", "seed"):
+            wanted = self.state_dict()[name]
+            if state.get(name, ...) != wanted:
+                raise validate.InvalidValueError(
+                    f"state must be of the same {name}, {wanted!r}, got {state.get(name)!r}"
+                )
+        steps = validate.instance(int, steps=state["course"]["steps"])
+        if not self.step <= steps <= self.plan.steps:
+            raise validate.InvalidValueError(
+                f"state must be of {self.step} to {self.plan.steps} steps, got {steps}: what was "
+                "spent stays spent"
+            )
+        self._course.resume(state["course"])
+        self._step = None
+
+    def close(self) -> None:
+        """Let go of model and optimizer: they are then as free as before, and not private."""
+        self._guard.remove()
+        self._watch.remove()
+
+    def _draws(self, sizes: list[int]) -> Iterator[Indices]:
+        """Yield the draws of all steps to come, and note how many records each has."""
+        step = self.step
+        while True:
+            draw = self._sampler.draw(self._records.length, self._source.stream("sampling", step))
+            sizes.append(draw.size)
+            yield draw if draw.size else np.zeros(1, np.int64)
+            step += 1
+
+    def _begin(self, batch: Any, drawn: int) -> Any:
+        device = next(iter(trainable(self.model).values())).device
+        batch = mapped(batch, lambda tensor: tensor.to(device))
+        step = self._step = _Step(drawn, max(drawn, 1))
+        if self._augment is not None:
+            batch, self._views = with_views(batch, self._augment, step.records)
+        step.batch = self._open(step, batch, step.records)
+        return step.batch
+
+    def _open(self, step: _Step, batch: Any, records: int) -> Any:
+        tape = Tape(batch, records * self._views)
+        step.piece = _Piece(tape, records)
+        return tape.batch
+
+    def _model_begins(self, args: Args, kwargs: Kwargs) -> Recording | None:
+        piece = None if self._step is None else self._step.piece
+        taped = [t for t in tensors((args, kwargs)) if isinstance(t, Taped)]
+        if piece is None or not any(t.tape is piece.tape for t in taped):
+            return None
+        if any(tensor.dim() and len(tensor) != piece.tape.rows for tensor in taped):
+            sizes = ", ".join(str(len(tensor)) for tensor in taped if tensor.dim())
+            raise StepError(
+                f"the model must be called with all {piece.tape.rows} rows that were drawn, got "
+                f"{sizes}: private.pieces(batch, size) makes smaller batches"
+            )
+        if piece.recording is None:
+            refuse_unsound_layers(self.model)
+            call = plain((args, kwargs))
+            refuse_kept_records(self.model, _OutputsAlone(), (call, ()), piece.records)
+            batch = _pair(plain(piece.tape.batch))
+            piece.recording = Recording(self.model, batch, piece.records)
+        return piece.recording
+
+    def _model_ends(self, args: Args, kwargs: Kwargs, output: Any) -> Any:
+        piece = None if self._step is None else self._step.piece
+        return output if piece is None else piece.tape.note(None, args, kwargs, output)
+
+    def _clipped(
+        self,
+        recording: Recording,
+        objective: TapedLoss,
+        losses: Tensor,
+        tell: Callable[[str], object],
+    ) -> dict[str, Tensor]:
+        records = recording.recorder.records
+        total = objective.total(losses, records)
+        objective.refuse_mixed_losses(losses, records)
+        if self._step is not None and not self._step.drawn:
+            return _zeros(self.model)
+        if self._engine == "oracle":
+            return recording.by_oracle(objective, self.plan.clip_norm)[0]
+        return recording.clipped(objective, total, self.plan.clip_norm, tell)[0]
+
+    def _release(self) -> float:
+        """Release the step that is under way into the gradients; return its step size."""
+        step, z = self._ready_step()
+        self._step = None
+        self._course.spend()
+        released = release(
+            ClippedSum(step.sums, torch.zeros(0)),
+            clip_norm=self.plan.clip_norm,
+            noise_multiplier=z,
+            batch_size=self.plan.batch_size,
+            stream=self._source.stream("noise", self.step),
+        )
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        for name, parameter in trainable(self.model).items():
+            parameter.grad = released.gradients[name].to(parameter.dtype)
+
+        def raw_squared_norm() -> float:
+            m = self.plan.batch_size
+            return sum(float((g.double() / m).square().sum()) for g in step.sums.values())
+
+        return self._course.stepsize(released, raw_squared_norm)
+
+    def _ready_step(self) -> tuple[_Step, float]:
+        step, z = self._step, self._course.noise_multiplier
+        if z is None:
+            raise StepError(
+                f"all {self.step} steps of the plan were taken, and one more would cost more than "
+                "it claims: plan a longer run"
+            )
+        if step is None or not step.received:
+            raise StepError(
+                "optimizer.step() came without private.backward(losses): there is nothing to "
+                "release, and gradients of a plain loss.backward() have no noise; take a batch "
+                "from private.batches(), and call private.backward(losses) for it"
+            )
+        if step.received != step.records:
+            raise StepError(
+                f"optimizer.step() came after {step.received} of the {step.records} records that "
+                "were drawn: call private.backward(losses) for every piece first"
+            )
+        return step, z
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: Optimizer,
+    plan: Plan | ReactivePlan,
+    dataset: Any,
+    *,
+    reduction: str | None = None,
+    seed: int | None = None,
+    workers: int = 0,
+    engine: str = "fast",
+    augment: Augment | None = None,
+) -> Private:
+    """Join a model, an optimizer, a plan and a dataset for a private training loop of one's own.
+
+    Guarantees:
+        - Every step draws its records as the plan was accounted for, clips each record's gradient,
+          adds the plan's noise once, when the optimizer steps, and divides by the plan's batch
+          size. ``p.grad`` holds nothing but that.
+        - What is not as planned is refused before anything of the step is released: a changed
+          learning rate, a scheduler, a step without `Private.backward` or beyond the plan, records
+          that are missing or come twice, losses in which records depend on each other.
+
+    Args:
+        model: any module that treats every record by itself. It stays the object that it is, with
+            hooks that a copy does not have.
+        optimizer: any of ``torch.optim`` with one step a call, with the model's parameters. At step
+            t every group's learning rate is its own ``lr`` times the plan's step size.
+        plan: from `dither.plan`.
+        dataset: tensors or numpy arrays, one record a row, or any map-style dataset.
+        reduction: None if the loop computes one loss a record; "mean" or "sum" if it computes one
+            number for a batch.
+        seed: for tests and experiments only: the same noise and batches every time.
+        workers: processes that fetch the records of a map-style dataset.
+        engine: "fast", or "oracle" for gradients of single records, slow and obvious.
+        augment: ``augment(inputs)`` returns several views of every record, of shape
+            (records, views, …); their gradients are averaged before they are clipped.
+
+    Returns:
+        A `Private`.
+
+    Example:
+        >>> import dither
+        >>> x, y = torch.randn(100, 4), torch.randint(2, (100,))
+        >>> model = nn.Linear(4, 2)
+        >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
+        >>> private = make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, (x, y))
+        >>> for inputs, targets in private.batches():
+        ...     outputs = private.model(inputs)
+        ...     losses = nn.functional.cross_entropy(outputs, targets, reduction="none")
+        ...     private.backward(losses)
+        ...     private.optimizer.step()
+        ...     private.optimizer.zero_grad()
+        >>> private.step, private.spent().epsilon <= 3.0
+        (5, True)
+    """
+    validate.instance(nn.Module, model=model)
+    if not isinstance(plan, Plan | ReactivePlan):
+        raise validate.InvalidTypeError(
+            f"plan must be what dither.plan returns, got {type(plan).__name__}"
+        )
+    if reduction is not None:
+        validate.choice(("mean", "sum"), reduction=reduction)
+    validate.choice(("fast", "oracle"), engine=engine)
+    if workers != 0:
+        validate.count(workers=workers)
+    refuse_unsound_layers(model)
+    return Private(
+        model, optimizer, plan, dataset, reduction=reduction, seed=seed, workers=workers,
+        engine=engine, augment=augment,
+    )  # fmt: skip
+
+
+class _OutputsAlone:
+    """What the model does, without a loss."""
+
+    key = None
+
+    def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
+        (args, kwargs), _ = batch
+        return probe(called(*args, **kwargs), None)
+
+    def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
+        return self.values(called, batch, 1)[0]
+
+
+def _misuse(step: _Step | None, tape: Tape | None) -> str:
+    if step is None:
+        return (
+            "private.backward(losses) came without a batch: take one from private.batches(), once "
+            "for every step"
+        )
+    if step.piece is None:
+        return (
+            "private.backward(losses) came twice for the same records: call it once for a batch or "
+            "a piece, then private.optimizer.step()"
+        )
+    if tape is None or tape is step.piece.tape:
+        return (
+            "losses must be computed from private.model(inputs) with the batch that "
+            "private.batches() gave, got losses that do not come from there"
+        )
+    return "losses must be of the batch that was given last, got those of an earlier one"
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    """Return the batch as inputs, which may be made larger, and the rest, which may not."""
+    return (batch[0], batch[1:]) if isinstance(batch, tuple) else (batch, ())
+
+
+def _are_same(one: Any, two: Any) -> bool:
+    return [*map(id, tensors(one))] == [*map(id, tensors(two))]
+
+
+def _zeros(model: nn.Module) -> dict[str, Tensor]:
+    return {n: torch.zeros_like(p, dtype=wide(p.dtype)) for n, p in trainable(model).items()}

@@ -1,0 +1,174 @@
+"""The records of a dataset, by their indices: from memory, or one by one from a map-style dataset.
+
+Tensors and numpy arrays are indexed where they are, without a copy of the whole; so are
+``TensorDataset`` and subsets of one. Any other dataset with a length is asked for each record, in
+worker processes if there are any.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+from dither.clipping.batch import mapped
+from dither.sampling.sampler import Indices
+from dither.validate import InvalidTypeError, InvalidValueError
+
+
+class Records(Protocol):
+    """Where batches come from."""
+
+    length: int
+
+    def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
+        """Yield the batch of each draw, with at least one record in each."""
+        ...
+
+
+class InMemory:
+    """Tensors with the records along their first dimension."""
+
+    def __init__(self, tensors: Any, length: int) -> None:
+        self._tensors = tensors
+        self.length = length
+
+    def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
+        """Yield the rows of each draw."""
+        for draw in draws:
+            yield mapped(self._tensors, partial(_rows, index=torch.from_numpy(draw)))
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    return tensor.index_select(0, index.to(tensor.device))
+
+
+class InSubset:
+    """Some records of others."""
+
+    def __init__(self, base: Records, indices: Indices) -> None:
+        self._base, self._indices = base, indices
+        self.length = indices.size
+
+    def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
+        """Yield what the others have at the subset's places."""
+        return self._base.batches(self._indices[draw] for draw in draws)
+
+
+class FromDataset:
+    """A map-style dataset, by torch's own loader."""
+
+    def __init__(self, dataset: Dataset[Any], length: int, workers: int) -> None:
+        self._dataset, self._workers = dataset, workers
+        self.length = length
+
+    def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
+        """Yield what torch's loader makes of each draw; workers fetch a few draws ahead."""
+        return iter(
+            DataLoader(
+                self._dataset,
+                batch_sampler=_Lists(draws),
+                num_workers=self._workers,
+            )
+        )
+
+
+class _Lists:
+    """Draws as lists of Python numbers, which is what datasets expect."""
+
+    def __init__(self, draws: Iterable[Indices]) -> None:
+        self._draws = draws
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (draw.tolist() for draw in self._draws)
+
+
+def records_of(dataset: Any, *, workers: int = 0) -> Records:
+    """Return access to a dataset's records, or say why there is none.
+
+    Args:
+        dataset: tensors or numpy arrays (one, a tuple or a dict of them), a ``TensorDataset``, or
+            any dataset with ``__len__`` and ``__getitem__``.
+        workers: processes that fetch the records of a map-style dataset.
+    """
+    found = _found(dataset, workers)
+    if found.length < 1:
+        raise InvalidValueError("dataset must have at least one record, got an empty one")
+    return found
+
+
+def _found(dataset: Any, workers: int) -> Records:
+    kind = type(dataset).__name__
+    if isinstance(dataset, DataLoader):
+        raise InvalidTypeError(
+            "dataset must be the data itself, got a DataLoader: its batches are not what the plan "
+            "was accounted for; pass loader.dataset"
+        )
+    if isinstance(dataset, IterableDataset) or (
+        not isinstance(dataset, Tensor | np.ndarray) and isinstance(dataset, Iterator)
+    ):
+        raise InvalidTypeError(
+            f"dataset must give any record by its index, got {kind}, which gives them in an order "
+            "of its own: sampling at random, on which the privacy rests, cannot be done with it"
+        )
+    if (
+        isinstance(dataset, TensorDataset)
+        and type(dataset).__getitem__ is TensorDataset.__getitem__
+    ):
+        return _in_memory(dataset.tensors)
+    if isinstance(dataset, Subset) and type(dataset) is Subset:
+        base = _found(dataset.dataset, workers)
+        return InSubset(base, np.asarray(dataset.indices, dtype=np.int64))
+    if isinstance(dataset, Tensor | np.ndarray | tuple | Mapping) or _is_list_of_arrays(dataset):
+        return _in_memory(dataset)
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise InvalidTypeError(
+            f"dataset must be tensors, arrays or a dataset with __len__ and __getitem__, got {kind}"
+        )
+    return FromDataset(dataset, len(dataset), workers)
+
+
+def _is_list_of_arrays(dataset: Any) -> bool:
+    """Tell [inputs, targets] from a list of records."""
+    return isinstance(dataset, list) and all(
+        isinstance(each, Tensor | np.ndarray) for each in dataset
+    )
+
+
+def _in_memory(dataset: Any) -> Records:
+    leaves: list[Tensor] = []
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: taken(each) for key, each in value.items()}
+        if isinstance(value, tuple | list):
+            return tuple(taken(each) for each in value)
+        leaves.append(_tensor(value))
+        return leaves[-1]
+
+    tensors = taken(dataset)
+    lengths = {len(leaf) if leaf.dim() else None for leaf in leaves}
+    if len(lengths) != 1 or None in lengths:
+        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves) or "none"
+        raise InvalidValueError(
+            f"dataset must have one record a row in each of its tensors, got shapes {shapes}"
+        )
+    return InMemory(tensors, len(leaves[0]))
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        if not value.dtype.isnative or any(stride < 0 for stride in value.strides):
+            value = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("="))
+        with warnings.catch_warnings():  # torch warns of what is never done here: writing to it
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+            return torch.from_numpy(value)
+    if isinstance(value, Tensor):
+        return value.detach()
+    raise InvalidTypeError(
+        f"dataset must be made of tensors or arrays of numbers, got {type(value).__name__}"
+    )

@@ -1,0 +1,113 @@
+"""The losses of a user's loop as something that can be computed again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dither.clipping.batch import take, tensors
+from dither.clipping.check import probe
+from dither.training.tape import Tape, plain
+from dither.validate import InvalidValueError
+
+
+@dataclass(frozen=True)
+class TapedLoss:
+    """What a tape ends with: losses one a row, or one number for all.
+
+    Attributes:
+        tape: the tape, stopped.
+        reduction: None for one loss a row, else "mean" or "sum".
+        views: rows a record.
+    """
+
+    tape: Tape
+    reduction: str | None
+    views: int
+
+    @property
+    def key(self) -> object:
+        """What a proof depends on besides the model."""
+        return self.reduction, self.views, self.tape.key
+
+    def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
+        """Return the losses, or if there is only one number, what the model gave of each record."""
+        losses, outputs = self._played(called, batch, slice(0, records * self.views))
+        with torch._C.DisableTorchFunction():
+            values = losses if self.reduction is None else probe(outputs, None)
+            return self.by_record(values, records)
+
+    def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
+        """Return the loss of a single record."""
+        losses, _ = self._played(called, batch, slice(0, self.views))
+        if losses.numel() != (self.views if self.reduction is None else 1):
+            raise InvalidValueError(
+                "losses must be computed from the batch and from constants that are the same for "
+                "all records, got a constant with one entry a record"
+            )
+        return losses.sum() / self.views if self.reduction == "sum" else losses.mean()
+
+    def total(self, losses: Tensor, records: int) -> Tensor:
+        """Return what was given as losses as one a record, or as the sum over the records."""
+        shape = tuple(losses.shape)
+        if self.reduction is None:
+            if shape != (records * self.views,):
+                raise InvalidValueError(
+                    f"losses must be one a record, a tensor of shape ({records * self.views},), "
+                    f'got {shape}; torch.nn.functional gives them with reduction="none", and '
+                    'make_private(..., reduction="mean") takes the mean over a batch'
+                )
+            return self.by_record(losses, records)
+        if shape != ():
+            raise InvalidValueError(
+                f"losses must be a single number with reduction={self.reduction!r}, got shape "
+                f"{shape}; leave reduction out for one loss a record"
+            )
+        return losses * records if self.reduction == "mean" else losses / self.views
+
+    def by_record(self, losses: Tensor, records: int) -> Tensor:
+        """Return the mean over each record's views."""
+        return losses if self.views == 1 else losses.view(records, self.views).mean(1)
+
+    @torch.no_grad()
+    def refuse_mixed_losses(self, losses: Tensor, records: int) -> None:
+        """Raise unless a batch's loss is made of its halves' losses, the model's outputs given.
+
+        One number for a batch hides what each record gives to it: the mean over a batch with class
+        weights divides by all the records' weights, with ``ignore_index`` by those that are left.
+        """
+        if self.reduction is None or records < 2:
+            return
+        middle, rows = self.views * ((records + 1) // 2), self.views * records
+        parts = [self._of_rows(slice(0, middle)), self._of_rows(slice(middle, rows))]
+        if self.reduction == "mean":
+            parts = [parts[0] * (middle / rows), parts[1] * (1.0 - middle / rows)]
+        size = sum(float(part.abs()) for part in parts)
+        slack = 64.0 * torch.finfo(losses.dtype).eps * (size + float(losses.abs()))
+        if abs(float(losses) - sum(float(part) for part in parts)) > slack:
+            raise InvalidValueError(
+                f"the loss of a batch must be the {self.reduction} of its records' own losses, but "
+                "its halves give another one (class weights and ignore_index under a mean do that, "
+                'and contrastive losses); give one loss a record with reduction="none"'
+            )
+
+    def _of_rows(self, rows: slice) -> Tensor:
+        """Return the loss of some rows, for which the model returns what it has returned."""
+        returned = iter(self.tape.outputs)
+        batch = take(plain(self.tape.batch), rows)
+        losses, _ = self._played(lambda *_, **__: take(next(returned), rows), batch, rows)
+        return losses
+
+    def _played(self, called: Callable[..., Any], batch: Any, rows: slice) -> tuple[Tensor, Any]:
+        try:
+            return self.tape.play(called, batch, rows)
+        except (RuntimeError, IndexError, ValueError) as problem:
+            if isinstance(problem, InvalidValueError):
+                raise
+            asked, had = rows.stop - rows.start, len(tensors(self.tape.batch)[0])
+            raise InvalidValueError(
+                f"the loop must work for any number of records, but what it did for {had} fails "
+                f"for {asked}: {' '.join(str(problem).split())[:200]}"
+            ) from None

@@ -1,0 +1,111 @@
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.data.refusing import complaint
+from torch.utils.data import DataLoader, TensorDataset
+
+from dither.data import Examples, directory, load
+from dither.validate import InvalidTypeError, InvalidValueError
+
+
+def test_digits_are_split_the_same_way_every_time() -> None:
+    first, again = load("digits"), load("digits")
+    assert first.test is not None
+    assert again.test is not None
+    assert first.train.inputs.shape == (1438, 1, 8, 8)
+    assert first.test.inputs.shape == (359, 1, 8, 8)
+    assert torch.equal(first.train.inputs, again.train.inputs)
+    assert first.train.inputs.max() == 1.0
+    assert first.train.inputs.min() == 0.0
+    assert first.train.targets[:5].tolist() == [0, 1, 2, 3, 5]
+    assert first.test.targets[:2].tolist() == [4, 9]
+    assert first.train.classes == tuple("0123456789")
+
+
+def test_directory_is_argument_then_variable_then_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DITHER_DATA", "there")
+    assert directory("here") == Path("here")
+    assert directory(Path("here")) == Path("here")
+    assert directory() == Path("there")
+    monkeypatch.setenv("DITHER_DATA", "")
+    assert directory() == Path("data")
+    monkeypatch.delenv("DITHER_DATA")
+    assert directory() == Path("data")
+    with pytest.raises(InvalidTypeError, match="data_dir must be a path, got int"):
+        directory(3)  # type: ignore[arg-type]
+
+
+def test_examples_are_a_tensor_dataset() -> None:
+    examples = Examples(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), ("a", "b"))
+    assert isinstance(examples, TensorDataset)
+    inputs, target = examples[2]
+    assert torch.equal(inputs, examples.inputs[2])
+    assert target == 1
+    batch, targets = next(iter(DataLoader(examples, batch_size=3)))
+    assert batch.shape == (3, 2)
+    assert targets.tolist() == [0, 1, 1]
+    copied = pickle.loads(pickle.dumps(examples))  # noqa: S301
+    assert torch.equal(copied.inputs, examples.inputs)
+    assert copied.classes == ("a", "b")
+
+
+def test_examples_refuse_what_does_not_fit() -> None:
+    labels = torch.tensor([0, 1])
+    with pytest.raises(InvalidTypeError, match="inputs must be of torch.float32, got"):
+        Examples(torch.zeros(2, 1, dtype=torch.float64), labels, "ab")
+    with pytest.raises(InvalidTypeError, match="targets must be of torch.int64"):
+        Examples(torch.zeros(2, 1), labels.int(), "ab")
+    with pytest.raises(InvalidValueError, match="targets must have one label a record"):
+        Examples(torch.zeros(3, 1), labels, "ab")
+    with pytest.raises(InvalidValueError, match="inputs must have at least one record"):
+        Examples(torch.zeros(0, 1), labels[:0], "ab")
+
+
+def test_paths_are_looked_for_in_the_folder_of_the_data(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("a,label\n1,0\n")
+    assert len(load("own.csv", data_dir=tmp_path).train) == 1
+    assert len(load(tmp_path / "own.csv").train) == 1
+    line = complaint("other.csv", tmp_path)
+    assert "'other.csv'" in line
+    assert repr(str(tmp_path / "other.csv")) in line
+
+
+def test_unknown_names_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    for name in ("imagenet", "", "two\nlines", "notes.txt", "nul\0.csv"):
+        line = complaint(name, tmp_path)
+        assert line.startswith("name must be one of cifar10, digits, fashion-mnist, mnist, or")
+    assert complaint("mnist", tmp_path, label="y") == (
+        "label is for .csv files only, got 'y' for 'mnist'"
+    )
+    with pytest.raises(InvalidTypeError, match="name must be a name or a path, got int"):
+        load(3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTypeError, match="label must be a str, got 3"):
+        load("a.csv", label=3)  # type: ignore[arg-type]
+
+
+def test_missing_sets_say_where_to_put_what(tmp_path: Path) -> None:
+    for name, folder, address in (
+        ("mnist", "mnist", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
+        ("fashion-mnist", "fashion-mnist", "https://github.com/zalandoresearch/fashion-mnist"),
+        ("cifar10", "cifar10", "https://www.cs.toronto.edu/~kriz/cifar.html"),
+    ):
+        line = complaint(name, tmp_path)
+        assert line.startswith(f"{name} was not found: looked for ")
+        assert repr(str(tmp_path / folder)) in line
+        assert "set DITHER_DATA or --data-dir" in line
+        assert line.endswith(address)
+
+
+def test_without_scikit_learn_only_digits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert "pip install scikit-learn" in complaint("digits")
+
+
+def test_the_room_does_not_import_scikit_learn() -> None:
+    code = "import sys, dither.data; raise SystemExit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
