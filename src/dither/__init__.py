@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from dither.accounting import delta, epsilon
     from dither.planning import Plan, ReactivePlan, plan
-    from dither.training import Private, make_private
+    from dither.training import Private, Public, TrainResult, make_private, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -60,8 +60,10 @@ __all__ = [
     "Plan",
     "PrivacyBound",
     "Private",
+    "Public",
     "ReactivePlan",
     "Schedule",
+    "TrainResult",
     "accounting",
     "clipping",
     "data",
@@ -74,6 +76,7 @@ __all__ = [
     "sampling",
     "schedules",
     "theory",
+    "train",
     "training",
 ]
 
@@ -93,6 +96,9 @@ _ROOMS = frozenset(
 _HOMES = {
     "Plan": "planning",
     "Private": "training",
+    "Public": "training",
+    "TrainResult": "training",
+    "train": "training",
     "ReactivePlan": "planning",
     "make_private": "training",
     "delta": "accounting",

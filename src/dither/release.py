@@ -31,7 +31,7 @@ from dither.randomness import Stream
 
 MARGIN = 1e-3
 _GRID = 2.0**-20
-_BLOCK = 2**16
+_HALF_BLOCK = 2**16
 
 
 @final
@@ -115,27 +115,27 @@ def add_noise(values: Tensor, scale: float, stream: Stream) -> None:
 
 
 def blocks_of_normals(count: int, scale: float, stream: Stream) -> Iterator[Tensor]:
-    """Yield float64 vectors with that many normals in all; each is overwritten by the next.
+    """Yield float64 vectors with that many normals in all; each is overwritten by a later one.
 
     A block fits into a core's cache, where all the arithmetic on it is done.
     """
-    size = min(_BLOCK, count + count % 2)
-    words = np.empty(size, np.int64)
+    half = min(_HALF_BLOCK, (count + 1) // 2)
+    words = np.empty(2 * half, np.int64)
     raw, bits = words.view(np.uint8), torch.from_numpy(words)
-    uniforms, normals = torch.empty(2, size, dtype=torch.float64)
-    half = size // 2
+    uniforms, cosines = torch.empty(2 * half, dtype=torch.float64), torch.empty(half).double()
     radius, angle = uniforms[:half], uniforms[half:]
-    for start in range(0, count, size):
+    while count > 0:
         stream.fill(raw)
         uniforms.copy_(bits)
         # |word| + 1/2 is uniform on (0, 2^63), and its logarithm finite.
         radius.abs_().add_(0.5).mul_(2.0**-63).log_().mul_(-2.0 * scale * scale).sqrt_()
         angle.mul_(math.pi * 2.0**-63)
-        torch.cos(angle, out=normals[:half])
-        torch.sin(angle, out=normals[half:])
-        normals[:half] *= radius
-        normals[half:] *= radius
-        yield normals[: min(size, count - start)]
+        torch.cos(angle, out=cosines)
+        yield cosines.mul_(radius)[:count]
+        count -= half
+        if count > 0:
+            yield angle.sin_().mul_(radius)[:count]
+            count -= half
 
 
 def _alike(clipped: ClippedSum) -> list[list[str]]:

@@ -167,16 +167,19 @@ class Recording:
         self._versions = self._versions_now()
 
     def clipped(
-        self, objective: Objective, losses: Tensor, clip_norm: float, tell: Tell
+        self, objective: Objective, losses: Tensor, clip_norm: float, tell: Tell, views: int = 1
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the clipped sum and the norms; ``losses`` are one a record, or their sum."""
+        """Return the clipped sum and the norms; ``losses`` are one a record, or their sum.
+
+        With several views, every so many neighbours are of one record, which is clipped as a whole.
+        """
         model, batch, recorder = self._model, self._batch, self.recorder
         given = model, objective, batch, recorder, self._state
         try:
             refuse_hidden_uses(recorder, losses)
             pattern = pattern_of(model, objective, recorder)
             proven = is_proven(model, pattern, recorder)
-            result, gradients = _finish(recorder, losses, proven, clip_norm, tell)
+            result, gradients = _finish(recorder, losses, proven, clip_norm, tell, views)
             if not proven and refuse_mixed_records(*given):
                 remember(model, pattern, gradients)
         except UnseenUseError as reason:
@@ -185,14 +188,16 @@ class Recording:
                     "model must not change its inputs in place, got one that does and has no rule"
                 ) from None
             tell(f"{reason}: the whole model is computed record by record, which is slow")
-            return self.by_oracle(objective, clip_norm)
+            return self.by_oracle(objective, clip_norm, views)
         return result
 
-    def by_oracle(self, objective: Objective, clip_norm: float) -> tuple[dict[str, Tensor], Tensor]:
+    def by_oracle(
+        self, objective: Objective, clip_norm: float, views: int = 1
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the same from explicit gradients of single records."""
         model, batch, recorder = self._model, self._batch, self.recorder
         refuse_mixed_records(model, objective, batch, recorder, self._state, by_losses_alone=True)
-        return oracle(model, objective, batch, recorder.records, clip_norm)
+        return oracle(model, objective, batch, recorder.records, clip_norm, views)
 
     def _versions_now(self) -> list[int]:
         return [tensor._version for tensor in tensors(self._batch)]
@@ -205,10 +210,11 @@ def _finish(
     proven: bool,
     clip_norm: float,
     tell: Tell,
+    views: int,
 ) -> tuple[tuple[dict[str, Tensor], Tensor], Mapping[int, Gradients]]:
     """Return the clipped sum and the norms of a recorded batch, and the outputs' gradients."""
     sums: dict[str, Tensor] = {}
-    norms = losses.new_zeros(recorder.records)
+    norms = losses.new_zeros(recorder.records // views)
     gradients: Mapping[int, Gradients] = {}
     if recorder.parameters and losses.grad_fn is None:
         raise InvalidValueError(
@@ -225,6 +231,8 @@ def _finish(
                 tell(f"{name} may move records: every batch is compared with autograd")
             if expected is not None:
                 prove(recorder, losses, gradients, parts, expected)
+            if views > 1:
+                parts = {name: part.merged(views) for name, part in parts.items()}
             if parts:
                 sums, norms = clip(parts, clip_norm)
     return (_complete(sums, recorder), norms.to(wide(losses.dtype))), gradients

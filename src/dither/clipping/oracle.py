@@ -23,20 +23,30 @@ PIECE = 2**26
 
 
 def oracle(
-    model: nn.Module, objective: Objective, batch: Any, records: int, clip_norm: float
+    model: nn.Module,
+    objective: Objective,
+    batch: Any,
+    records: int,
+    clip_norm: float,
+    views: int = 1,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the clipped sum and the norms from explicit gradients of single records."""
+    """Return the clipped sum and the norms from explicit gradients of single records.
+
+    With several views, the gradients of every so many neighbours are averaged first.
+    """
     parameters = trainable(model)
     sums = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in parameters.items()}
     norms: list[Tensor] = []
     size = max(1, sum(parameter.numel() for parameter in parameters.values()))
-    step = max(1, min(records, PIECE // size))
+    step = views * max(1, min(records, PIECE // size) // views)
     device = tensors(batch)[0].device.type
     for start in range(0, records, step):
         piece = slice(start, min(records, start + step))
         with unchanged(model, batch) as same, torch.enable_grad():
             part = take(batch, piece), piece.stop - piece.start
             rows = per_record_gradients(model, same, objective, *part)
+        if views > 1:
+            rows = {name: each.unflatten(0, (-1, views)).mean(1) for name, each in rows.items()}
         with torch.autocast(device, enabled=False), torch.no_grad():
             _add_clipped(sums, norms, rows, clip_norm)
     return sums, torch.cat(norms).to(_norm_type(parameters.values()))

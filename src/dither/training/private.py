@@ -1,5 +1,6 @@
 """A model, an optimizer, a plan and a dataset, joined for a loop of one's own."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -63,6 +64,8 @@ class Private:
         optimizer: the optimizer that was given.
         plan: the plan.
         seed: of a run that can be repeated; None where the noise comes from the operating system.
+        noise_multiplier: z of the last step that was released; nan before the first.
+        stepsize: η of that step.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Private:
         self._watch = Watch(model, self._model_begins, self._model_ends)
         self._step: _Step | None = None
         self._views = 1
+        self.noise_multiplier = self.stepsize = math.nan
 
     @property
     def step(self) -> int:
@@ -221,9 +225,9 @@ class Private:
         if piece.recording is None:
             refuse_unsound_layers(self.model)
             call = plain((args, kwargs))
-            refuse_kept_records(self.model, _OutputsAlone(), (call, ()), piece.records)
+            refuse_kept_records(self.model, _OutputsAlone(), (call, ()), piece.tape.rows)
             batch = _pair(plain(piece.tape.batch))
-            piece.recording = Recording(self.model, batch, piece.records)
+            piece.recording = Recording(self.model, batch, piece.tape.rows)
         return piece.recording
 
     def _model_ends(self, args: Args, kwargs: Kwargs, output: Any) -> Any:
@@ -237,14 +241,13 @@ class Private:
         losses: Tensor,
         tell: Callable[[str], object],
     ) -> dict[str, Tensor]:
-        records = recording.recorder.records
-        total = objective.total(losses, records)
-        objective.refuse_mixed_losses(losses, records)
+        total = objective.by_row(losses)
+        objective.refuse_mixed_losses(losses)
         if self._step is not None and not self._step.drawn:
             return _zeros(self.model)
         if self._engine == "oracle":
-            return recording.by_oracle(objective, self.plan.clip_norm)[0]
-        return recording.clipped(objective, total, self.plan.clip_norm, tell)[0]
+            return recording.by_oracle(objective, self.plan.clip_norm, self._views)[0]
+        return recording.clipped(objective, total, self.plan.clip_norm, tell, self._views)[0]
 
     def _release(self) -> float:
         """Release the step that is under way into the gradients; return its step size."""
@@ -267,7 +270,9 @@ class Private:
             m = self.plan.batch_size
             return sum(float((g.double() / m).square().sum()) for g in step.sums.values())
 
-        return self._course.stepsize(released, raw_squared_norm)
+        self.noise_multiplier = z
+        self.stepsize = self._course.stepsize(released, raw_squared_norm)
+        return self.stepsize
 
     def _ready_step(self) -> tuple[_Step, float]:
         step, z = self._step, self._course.noise_multiplier

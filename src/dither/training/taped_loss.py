@@ -33,54 +33,50 @@ class TapedLoss:
         return self.reduction, self.views, self.tape.key
 
     def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
-        """Return the losses, or if there is only one number, what the model gave of each record."""
-        losses, outputs = self._played(called, batch, slice(0, records * self.views))
+        """Return the losses, or if there is only one number, what the model gave of each row."""
+        losses, outputs = self._played(called, batch, slice(0, records))
         with torch._C.DisableTorchFunction():
-            values = losses if self.reduction is None else probe(outputs, None)
-            return self.by_record(values, records)
+            return losses if self.reduction is None else probe(outputs, None)
 
     def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
-        """Return the loss of a single record."""
-        losses, _ = self._played(called, batch, slice(0, self.views))
-        if losses.numel() != (self.views if self.reduction is None else 1):
+        """Return the loss of a single row."""
+        losses, _ = self._played(called, batch, slice(0, 1))
+        if losses.numel() != 1:
             raise InvalidValueError(
                 "losses must be computed from the batch and from constants that are the same for "
                 "all records, got a constant with one entry a record"
             )
-        return losses.sum() / self.views if self.reduction == "sum" else losses.mean()
+        return losses.reshape(())
 
-    def total(self, losses: Tensor, records: int) -> Tensor:
-        """Return what was given as losses as one a record, or as the sum over the records."""
-        shape = tuple(losses.shape)
+    def by_row(self, losses: Tensor) -> Tensor:
+        """Return what was given as losses as one a row, or as their sum; a record's add up to 1."""
+        shape, rows = tuple(losses.shape), self.tape.rows
         if self.reduction is None:
-            if shape != (records * self.views,):
+            if shape != (rows,):
                 raise InvalidValueError(
-                    f"losses must be one a record, a tensor of shape ({records * self.views},), "
-                    f'got {shape}; torch.nn.functional gives them with reduction="none", and '
+                    f"losses must be one a record, a tensor of shape ({rows},), got {shape}; "
+                    'torch.nn.functional gives them with reduction="none", and '
                     'make_private(..., reduction="mean") takes the mean over a batch'
                 )
-            return self.by_record(losses, records)
-        if shape != ():
+        elif shape != ():
             raise InvalidValueError(
                 f"losses must be a single number with reduction={self.reduction!r}, got shape "
                 f"{shape}; leave reduction out for one loss a record"
             )
-        return losses * records if self.reduction == "mean" else losses / self.views
-
-    def by_record(self, losses: Tensor, records: int) -> Tensor:
-        """Return the mean over each record's views."""
-        return losses if self.views == 1 else losses.view(records, self.views).mean(1)
+        weight = (rows if self.reduction == "mean" else 1) / self.views
+        return losses if weight == 1.0 else losses * weight
 
     @torch.no_grad()
-    def refuse_mixed_losses(self, losses: Tensor, records: int) -> None:
+    def refuse_mixed_losses(self, losses: Tensor) -> None:
         """Raise unless a batch's loss is made of its halves' losses, the model's outputs given.
 
         One number for a batch hides what each record gives to it: the mean over a batch with class
         weights divides by all the records' weights, with ``ignore_index`` by those that are left.
         """
-        if self.reduction is None or records < 2:
+        rows = self.tape.rows
+        if self.reduction is None or rows < 2:
             return
-        middle, rows = self.views * ((records + 1) // 2), self.views * records
+        middle = (rows + 1) // 2
         parts = [self._of_rows(slice(0, middle)), self._of_rows(slice(middle, rows))]
         if self.reduction == "mean":
             parts = [parts[0] * (middle / rows), parts[1] * (1.0 - middle / rows)]

@@ -41,3 +41,7 @@ class Contribution(ABC):
     @abstractmethod
     def double(self) -> Self:
         """Return the same in float64."""
+
+    @abstractmethod
+    def merged(self, views: int) -> Self:
+        """Return the same with every ``views`` neighbours, views of one record, added up."""

@@ -53,6 +53,11 @@ class Lookup(Contribution):
     def double(self) -> Self:
         return type(self)(self.indices, self.values.double(), self.height)
 
+    def merged(self, views: int) -> Self:
+        terms = views * self.terms
+        values = self.values.reshape(-1, terms, self.width)
+        return type(self)(self.indices.reshape(-1, terms), values, self.height)
+
     def _by_record(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return, for every row that a record used: the record, the row, its gradient."""
         if self._sums is None:

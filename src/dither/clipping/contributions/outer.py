@@ -57,6 +57,10 @@ class Factor:
         """Return the same in float64."""
         return Factor(self.values.double())
 
+    def merged(self, views: int) -> "Factor":
+        """Return the factors with the terms of neighbouring views joined."""
+        return Factor(_joined(self.values, views))
+
 
 class Outer(Contribution):
     """Gradients Σ_t left[i, t] ⊗ right[i, t], as every matrix product has them.
@@ -137,6 +141,10 @@ class Outer(Contribution):
         made._always_form = True
         return made
 
+    def merged(self, views: int) -> Self:
+        left = _joined(self.left, views)
+        return type(self)(left, self.right.merged(views), self.shape, self.axes)
+
     def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
         squared, magnitudes = [], []
         for i, j, right in self._rights(self.terms**2):
@@ -206,6 +214,12 @@ def _weighted_product(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
     if left.shape[1] < right.shape[1]:
         return (left * scale).t() @ right
     return left.t() @ (right * scale)
+
+
+def _joined(factor: Tensor, views: int) -> Tensor:
+    """Make the terms of neighbouring views one record's: records × groups × terms × width."""
+    by_view: Tensor = factor.unflatten(0, (-1, views))
+    return by_view.transpose(1, 2).flatten(2, 3)
 
 
 def _by_group(factor: Tensor) -> Tensor:

@@ -39,3 +39,6 @@ class PerRecord(Contribution):
 
     def double(self) -> Self:
         return type(self)(self.gradients.double())
+
+    def merged(self, views: int) -> Self:
+        return type(self)(self.gradients.unflatten(0, (-1, views)).sum(1))

@@ -54,6 +54,9 @@ class Summed(Contribution):
     def double(self) -> Self:
         return type(self)([part.double() for part in self.parts])
 
+    def merged(self, views: int) -> Self:
+        return type(self)([part.merged(views) for part in self.parts])
+
     def _terms(self) -> int:
         return sum(part.terms if isinstance(part, Outer | Lookup) else 1 for part in self.parts)
 

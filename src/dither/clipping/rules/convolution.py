@@ -51,6 +51,11 @@ class Shifted(Factor):
         """Return the same in float64."""
         return Shifted(self._view.double(), self._dims, self._held)
 
+    def merged(self, views: int) -> "Shifted":
+        """Return the factors with the positions of neighbouring views joined."""
+        view = self._view.unflatten(0, (-1, views)).transpose(1, 2)
+        return Shifted(view, self._dims + 1, views * self._held)
+
 
 @register(torch.conv1d, torch.conv2d, torch.conv3d)
 def convolution(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:

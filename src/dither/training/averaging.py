@@ -1,0 +1,85 @@
+"""Averages of the iterates: post-processing of what was released, so they cost nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dither.clipping.batch import trainable
+from dither.validate import choice
+
+
+class Averaging(Protocol):
+    """How much of the average the newest iterate is."""
+
+    def share(self, step: int, steps: int) -> float:
+        """Return the weight of the iterate after ``step`` of ``steps`` steps, in [0, 1]."""
+        ...
+
+
+class Ema:
+    """An exponential moving average over about a hundred steps, fewer at the start."""
+
+    def share(self, step: int, steps: int) -> float:
+        """Return 1 − decay, where decay grows from 0 to 0.99."""
+        return max(0.01, 9.0 / (9.0 + step))
+
+
+class Tail:
+    """The mean of the iterates of the second half; the last iterate before that."""
+
+    def share(self, step: int, steps: int) -> float:
+        """Return one over the number of iterates so far."""
+        return 1.0 / max(1, step - steps // 2)
+
+
+AVERAGINGS: dict[str, Averaging] = {"ema": Ema(), "tail": Tail()}
+
+
+class Average:
+    """The average of a model's parameters.
+
+    Args:
+        model: the model.
+        averaging: "ema", "tail", or None for the iterates themselves.
+        steps: T, the number of steps that are planned.
+    """
+
+    def __init__(self, model: nn.Module, averaging: str | None, steps: int) -> None:
+        if averaging is not None:
+            choice(AVERAGINGS, averaging=averaging)
+        self._how = None if averaging is None else AVERAGINGS[averaging]
+        self._model, self._steps = model, steps
+        self._mean: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the iterate after that many steps."""
+        if self._how is None:
+            return
+        share = self._how.share(step, self._steps)
+        for name, parameter in trainable(self._model).items():
+            if name not in self._mean or share == 1.0:
+                self._mean[name] = parameter.detach().clone()
+            else:
+                self._mean[name].lerp_(parameter, share)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the model have the average while something is measured."""
+        iterate = {name: p.detach().clone() for name, p in trainable(self._model).items()}
+        self.put()
+        yield
+        self._load(iterate)
+
+    def put(self) -> None:
+        """Give the average to the model."""
+        self._load(self._mean)
+
+    @torch.no_grad()
+    def _load(self, values: dict[str, Tensor]) -> None:
+        for name, parameter in trainable(self._model).items():
+            if name in values:
+                parameter.copy_(values[name])

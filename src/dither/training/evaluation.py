@@ -1,0 +1,64 @@
+"""Measuring a model, on data that is declared public and on no other."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dither.clipping.batch import Loss, forward, mapped
+from dither.training.records import records_of
+from dither.validate import InvalidTypeError
+
+_PIECE = 1000
+
+
+@dataclass(frozen=True)
+class Public:
+    """Data that everybody may know: only on such data is a model measured.
+
+    Args:
+        dataset: (inputs, targets) as `train` takes them.
+    """
+
+    dataset: Any
+
+    def __repr__(self) -> str:
+        return f"Public({type(self.dataset).__name__})"
+
+
+@torch.no_grad()
+def measure(model: nn.Module, public: Public, loss: Loss) -> dict[str, float]:
+    """Return the mean loss, and the accuracy if the targets are classes."""
+    records = records_of(public.dataset)
+    device = next(iter(model.parameters())).device
+    starts = range(0, records.length, _PIECE)
+    draws = (np.arange(start, min(records.length, start + _PIECE)) for start in starts)
+    was_training, right, total, are_classes = model.training, 0, 0.0, True
+    model.eval()
+    for batch in records.batches(draws):
+        *inputs, targets = mapped(batch, lambda tensor: tensor.to(device))
+        outputs = forward(model, tuple(inputs))
+        total += float(loss(outputs, targets).double().sum())
+        are_classes = are_classes and not targets.is_floating_point() and outputs.dim() == 2
+        if are_classes:
+            right += int((predicted(outputs) == targets).sum())
+    model.train(was_training)
+    found = {"loss": total / records.length}
+    return {"accuracy": right / records.length, **found} if are_classes else found
+
+
+def predicted(outputs: torch.Tensor) -> torch.Tensor:
+    """Return the class of the largest logit, or of a single one its sign."""
+    return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
+
+
+def checked_public(evaluate: object) -> Public | None:
+    """Return what is to be measured on, if it is declared public."""
+    if evaluate is None or isinstance(evaluate, Public):
+        return evaluate
+    raise InvalidTypeError(
+        f"evaluate must be dither.Public(dataset) or None, got {type(evaluate).__name__}: a model "
+        "is measured on data that is declared public only"
+    )

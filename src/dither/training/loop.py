@@ -1,0 +1,196 @@
+"""Private training in one call."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dither import validate
+from dither.clipping.batch import Loss, forward
+from dither.planning import Plan, ReactivePlan
+from dither.planning.written import written
+from dither.training.averaging import Average
+from dither.training.evaluation import Public, checked_public, measure
+from dither.training.history import History, Row
+from dither.training.losses import loss_of
+from dither.training.optimizers import optimizer_of
+from dither.training.private import Private, make_private
+from dither.training.views import Augment
+from dither.types import PrivacyBound
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A trained model and what is known of its training.
+
+    Attributes:
+        model: the module that was given, trained; with averaged parameters if that was asked for.
+        plan: the plan.
+        bound: what the training cost.
+        steps: how many steps were released.
+        history: a `Row` every few steps.
+        seed: None, or the seed of a run that protects nobody who can guess it.
+        metrics: the last that was measured on public data.
+    """
+
+    model: nn.Module
+    plan: Plan | ReactivePlan
+    bound: PrivacyBound
+    steps: int
+    history: tuple[Row, ...]
+    seed: int | None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What was measured last on public data."""
+        return self.history[-1].metrics
+
+
+def train(
+    model: nn.Module,
+    dataset: Any,
+    plan: Plan | ReactivePlan,
+    *,
+    loss: str | Loss = "cross_entropy",
+    optimizer: str | Callable[[Iterable[Tensor]], Optimizer] | Optimizer = "sgd",
+    evaluate: Public | None = None,
+    every: int = 20,
+    run_dir: str | Path | None = None,
+    averaging: str | None = None,
+    progress: bool = True,
+    piece: int | None = None,
+    seed: int | None = None,
+    workers: int = 0,
+    engine: str = "fast",
+    augment: Augment | None = None,
+) -> TrainResult:
+    """Train a model privately, from a plan and a dataset of (inputs, …, targets).
+
+    Guarantees: those of `make_private`, whose loop this is. Nothing about the private data is
+    shown, logged or returned but what went through the noise; a model is measured on data that is
+    declared public only.
+
+    Args:
+        model: any module that treats every record by itself; it is trained in place.
+        dataset: tensors or arrays (inputs, …, targets), or a map-style dataset of such records.
+        plan: from `dither.plan`; it owns the learning rate.
+        loss: "cross_entropy", "binary_cross_entropy", "squared_error", or a function
+            ``loss(outputs, targets)`` with one value a record.
+        optimizer: "sgd", "momentum", "adam" or "adamw", with lr 1 and 0.001 for the last two; a
+            function from parameters to an optimizer; or an optimizer. Its lr is multiplied by the
+            plan's step sizes.
+        evaluate: `Public` data to measure on, or None.
+        every: measure after every so many steps, and after the last.
+        run_dir: a new folder for plan.json, history.jsonl, result.json and model.pt.
+        averaging: "ema" or "tail" for an average of the iterates, None for the last.
+        progress: whether a terminal shows a bar.
+        piece: compute large batches in pieces of so many records, in less memory.
+        seed: as `make_private` takes it.
+        workers: as `make_private` takes it.
+        engine: as `make_private` takes it.
+        augment: as `make_private` takes it.
+
+    Returns:
+        A `TrainResult`.
+
+    Example:
+        >>> import dither
+        >>> x, y = torch.randn(100, 4), torch.randint(2, (100,))
+        >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
+        >>> result = train(nn.Linear(4, 2), (x, y), plan, progress=False)
+        >>> result.steps, result.bound.epsilon <= 3.0
+        (5, True)
+    """
+    criterion, public = loss_of(loss), checked_public(evaluate)
+    every = validate.count(every=every)
+    private = make_private(
+        model, optimizer_of(optimizer, model), plan, dataset,
+        seed=seed, workers=workers, engine=engine, augment=augment,
+    )  # fmt: skip
+    average = Average(model, averaging, plan.steps)
+    history = History(run_dir)
+    history.write("plan.json", _plan_text(plan))
+
+    def look() -> None:
+        with average.in_place():
+            metrics = {} if public is None else measure(model, public, criterion)
+        cost = private.spent().epsilon
+        history.add(Row(private.step, cost, private.stepsize, private.noise_multiplier, metrics))
+
+    with _Bar(plan.steps, shown=progress) as bar:
+        for batch in private.batches():
+            for *inputs, targets in [batch] if piece is None else private.pieces(batch, piece):
+                private.backward(criterion(forward(private.model, tuple(inputs)), targets))
+            private.optimizer.step()
+            private.optimizer.zero_grad()
+            average.update(private.step)
+            if private.step % every == 0:
+                look()
+            bar.show(private)
+    if not history.rows or history.rows[-1].step != private.step:
+        look()
+    average.put()
+    private.close()
+    result = TrainResult(
+        model, plan, private.spent(), private.step, tuple(history.rows), private.seed
+    )
+    _save(result, history)
+    return result
+
+
+class _Bar:
+    """A bar with the step, ε so far and the time left."""
+
+    def __init__(self, steps: int, *, shown: bool) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("ε = {task.fields[epsilon]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not (shown and console.is_terminal),
+        )
+        self._task = self._progress.add_task("training", total=steps, epsilon="0")
+
+    def __enter__(self) -> "_Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, private: Private) -> None:
+        if not self._progress.disable:
+            epsilon = f"{private.spent().epsilon:.3g}"
+            self._progress.update(self._task, completed=private.step, epsilon=epsilon)
+
+
+def _plan_text(plan: Plan | ReactivePlan) -> str:
+    return plan.to_json() if isinstance(plan, Plan) else str(plan)
+
+
+def _save(result: TrainResult, history: History) -> None:
+    path = history.path("model.pt")
+    if path is not None:
+        part = path.with_name("model.pt.part")
+        torch.save(result.model.state_dict(), part)
+        part.replace(path)
+    summary = {
+        "steps": result.steps,
+        "seed": result.seed,
+        "plan": result.plan.fingerprint,
+        "bound": {key: written(value) for key, value in asdict(result.bound).items()},
+        "metrics": result.metrics,
+    }
+    history.write("result.json", json.dumps(summary, indent=2))
+    history.close()

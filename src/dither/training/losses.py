@@ -1,0 +1,46 @@
+"""Losses by name, one value a record."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.nn import functional
+
+from dither.clipping.batch import Loss
+from dither.validate import InvalidTypeError, choice
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Classes from logits, records × classes, or records × classes × places."""
+    losses = functional.cross_entropy(outputs, targets, reduction="none")
+    return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+
+
+def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Yes or no from one logit a target."""
+    logits = outputs.reshape(targets.shape)
+    losses = functional.binary_cross_entropy_with_logits(
+        logits, targets.to(logits.dtype), reduction="none"
+    )
+    return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Numbers: the mean square over a record's own."""
+    losses = (outputs.reshape(targets.shape) - targets).square()
+    return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "binary_cross_entropy": binary_cross_entropy,
+    "cross_entropy": cross_entropy,
+    "squared_error": squared_error,
+}
+
+
+def loss_of(loss: str | Loss) -> Loss:
+    """Return a loss by its name, or as it is given."""
+    if callable(loss):
+        return loss
+    if not isinstance(loss, str):
+        raise InvalidTypeError(f"loss must be a name or a function, got {loss!r}")
+    return LOSSES[choice(LOSSES, loss=loss)]
