@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from dither import __version__, validate
-from dither.cli import account, plan, theory
+from dither.cli import account, plan, theory, train
 
-_COMMANDS = (plan, account, theory)
+_COMMANDS = (train, plan, account, theory)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -15,12 +15,18 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
 
 
-def add_schedule(parser: argparse.ArgumentParser, *, default_steps: int) -> None:
-    """Add what `schedule_of` and `steps_of` read."""
+def add_schedule(
+    parser: argparse.ArgumentParser,
+    *,
+    default: str = "inverse-sqrt",
+    default_steps: int | None = None,
+    default_epochs: float | None = None,
+) -> None:
+    """Add what `schedule_of` and `steps_of` read, with a number of steps or of epochs."""
     names = "; ".join(schedules.parameters(name) for name in schedules.NAMES)
     parser.add_argument(
         "--schedule",
-        default="inverse-sqrt",
+        default=default,
         metavar="NAME:KEY=VALUE,…",
         help=f"step sizes, for example linear:start=2,end=0.01. There are {names}",
     )
@@ -32,15 +38,17 @@ def add_schedule(parser: argparse.ArgumentParser, *, default_steps: int) -> None
         help="steps of linear warm-up in front of it",
     )
     length = parser.add_mutually_exclusive_group()
-    length.add_argument(
-        "--steps", type=number, default=default_steps, metavar="T", help="number of steps"
-    )
-    length.add_argument(
-        "--epochs",
-        type=number,
-        default=argparse.SUPPRESS,
-        help="in place of --steps: ceil(epochs·n/m) of them",
-    )
+    parser.set_defaults(usual_length="epochs" if default_steps is None else "steps")
+    for name, given, text in (
+        ("steps", default_steps, "number of steps, T"),
+        ("epochs", default_epochs, "ceil(epochs·n/m) steps"),
+    ):
+        length.add_argument(
+            f"--{name}",
+            type=number,
+            default=argparse.SUPPRESS if given is None else given,
+            help=text if given is not None else f"in place of the other: {text}",
+        )
 
 
 def add_data(parser: argparse.ArgumentParser, *, dataset_size: int) -> None:
@@ -99,7 +107,9 @@ def schedule_of(arguments: argparse.Namespace) -> Schedule:
 
 def steps_of(arguments: argparse.Namespace) -> int:
     """Return T from --steps or --epochs."""
-    if not hasattr(arguments, "epochs"):
+    # The one without a default is there only if it was given, and then the other was not.
+    other = "epochs" if arguments.usual_length == "steps" else "steps"
+    if (other if hasattr(arguments, other) else arguments.usual_length) == "steps":
         return validate.step_count(steps=arguments.steps)
     epochs = validate.positive(epochs=arguments.epochs)
     m, n = validate.batch_within(

@@ -78,3 +78,31 @@ def from_bytes(
     """Return the examples of pixels in 0 … 255, scaled to [0, 1]."""
     inputs = torch.tensor(pixels, dtype=torch.float32).div_(255.0)
     return Examples(inputs, torch.tensor(targets, dtype=torch.int64), classes)
+
+
+def with_classes(examples: Examples, other: Examples) -> Examples:
+    """Return records with the labels of another set, by the names of the classes.
+
+    Args:
+        examples: the records.
+        other: the set whose classes are meant; it may have more of them, but must have all.
+
+    Example:
+        >>> import torch
+        >>> pets = Examples(torch.zeros(2, 3), torch.tensor([0, 1]), ["cat", "dog"])
+        >>> dogs = Examples(torch.zeros(1, 3), torch.tensor([0]), ["dog"])
+        >>> with_classes(dogs, pets).targets
+        tensor([1])
+    """
+    unknown = [name for name in examples.classes if name not in other.classes]
+    if unknown:
+        raise InvalidValueError(
+            f"the public records must have classes of the training records, got {unknown[0]!r}"
+        )
+    if examples.inputs.shape[1:] != other.inputs.shape[1:]:
+        raise InvalidValueError(
+            "the public records must have the shape of the training records, "
+            f"{tuple(other.inputs.shape[1:])}, got {tuple(examples.inputs.shape[1:])}"
+        )
+    places = torch.tensor([other.classes.index(name) for name in examples.classes])
+    return Examples(examples.inputs, places[examples.targets], other.classes)

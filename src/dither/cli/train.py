@@ -1,0 +1,244 @@
+"""Train a model privately: on scikit-learn's digits, a standard set, or data of your own."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dither import accounting, validate
+from dither.cli.options import add_schedule, number, schedule_of, steps_of
+from dither.planning import Plan, plan
+from dither.schedules import Constant
+from dither.types import rounded
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dither.data import Examples
+    from dither.training import TrainResult
+
+NAME = "train"
+HELP = "train a model privately, and say what it cost"
+
+_STANDARD = ("cifar10", "digits", "fashion-mnist", "mnist")
+_NOISES = ("optimal", "matched", "uniform")
+_WITHOUT = "none (Adam, no clipping)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options; the defaults train on scikit-learn's digits."""
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data",
+        default="digits",
+        help=f"one of {', '.join(_STANDARD)}, or the path of a .csv or .npz file, "
+        "of a folder of class folders of images, or of a tar of one",
+    )
+    for name, text in (
+        ("label", "the column of a .csv file with the labels"),
+        ("public-test", "a file with public records to measure on, of the same kind"),
+        ("data-dir", "where the standard sets are; else $DITHER_DATA, else ./data"),
+    ):
+        data.add_argument(f"--{name}", default=argparse.SUPPRESS, metavar="NAME", help=text)
+    data.add_argument(
+        "--dataset-size",
+        type=number,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="public number of records, n; else that of the training records, which you make "
+        "public by that",
+    )
+    budget = parser.add_argument_group("budget and plan")
+    budget.add_argument("--epsilon", type=number, default=3.0, help="ε, the target")
+    budget.add_argument("--delta", type=number, default=1e-5, help="δ")
+    budget.add_argument("--batch-size", type=number, default=128, metavar="M", help="expected, m")
+    budget.add_argument("--clip-norm", type=number, default=1.0, metavar="C", help="C_G")
+    budget.add_argument("--noise", choices=_NOISES, default="optimal")
+    budget.add_argument("--sampling", choices=accounting.SAMPLINGS, default="poisson")
+    add_schedule(parser, default="linear:start=2,end=0.1", default_epochs=30)
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        default="mlp",
+        metavar="linear|mlp|cnn|MODULE:FUNCTION",
+        help="a function is called with the shape of a record and the number of classes",
+    )
+    model.add_argument("--optimizer", choices=("adam", "adamw", "momentum", "sgd"), default="sgd")
+    model.add_argument("--averaging", choices=("ema", "tail", "none"), default="ema")
+    model.add_argument(
+        "--seed",
+        type=number,
+        default=argparse.SUPPRESS,
+        help="for experiments only: a seeded run protects nobody who can guess the seed",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--run-dir", default=argparse.SUPPRESS, metavar="DIR", help="a new folder")
+    output.add_argument("--plot", default=argparse.SUPPRESS, metavar="FILE", help="draw the runs")
+    output.add_argument("--alone", action="store_true", help="without runs to compare with")
+    output.add_argument("--quiet", action="store_true", help="no progress, and one line at the end")
+    output.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Plan, train, compare where the data is public, print."""
+    from dither.reports import save_figure, statement, training_figure
+    from dither.reports.figures import checked_figure_path
+
+    plot = getattr(arguments, "plot", None)
+    if plot is not None:
+        checked_figure_path(plot)
+    examples, test = _read(arguments)
+    build = _model(arguments.model)
+    plans = _plans(arguments, len(examples))
+    chosen = plans[arguments.noise]
+    if not (arguments.quiet or arguments.json):
+        sys.stdout.write(f"{chosen}\n")
+    runs = {
+        name: _trained(arguments, made, name, examples, test, build) for name, made in plans.items()
+    }
+    if plot is not None:
+        save_figure(training_figure(runs), plot)
+    result = runs[arguments.noise]
+    if arguments.json:
+        found = {name: _summary(each) for name, each in runs.items()}
+        json.dump({"runs": found, "statement": statement(result)}, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    elif arguments.quiet:
+        measured = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
+        sys.stdout.write(f"{result.bound}{measured}\n")
+    else:
+        _print(runs, statement(result))
+        if plot is not None:
+            sys.stdout.write(f"The picture is in {plot}.\n")
+
+
+def _read(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]:
+    from dither import data
+
+    folder = getattr(arguments, "data_dir", None)
+    read = data.load(arguments.data, data_dir=folder, label=getattr(arguments, "label", None))
+    given = getattr(arguments, "public_test", None)
+    if arguments.data in _STANDARD:
+        if given is not None:
+            raise validate.InvalidValueError(
+                f"public_test is for data of your own: {arguments.data} has a test part, "
+                f"got {given!r}"
+            )
+        return read.train, read.test
+    if given is None:
+        return read.train, None
+    test = data.load(given, data_dir=folder, label=getattr(arguments, "label", None)).train
+    return read.train, data.with_classes(test, read.train)
+
+
+def _plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
+    """Return the plan that was asked for, and where all data is public those to compare with."""
+    arguments.dataset_size = getattr(arguments, "dataset_size", records)
+    schedule, steps = schedule_of(arguments), steps_of(arguments)
+    sizes: dict[str, Any] = {
+        "dataset_size": arguments.dataset_size,
+        "batch_size": arguments.batch_size,
+        "steps": steps,
+        "stepsizes": schedule,
+        "sampling": arguments.sampling,
+    }
+    compared = arguments.data in _STANDARD and not arguments.alone
+    names = dict.fromkeys((arguments.noise, "uniform") if compared else (arguments.noise,))
+    plans = {
+        name: plan(
+            epsilon=arguments.epsilon,
+            delta=arguments.delta,
+            clip_norm=arguments.clip_norm,
+            noise=name,
+            **sizes,
+        )
+        for name in names
+    }
+    if compared:
+        # Step sizes for clipped gradients do not suit plain ones; Adam's own do.
+        plans[_WITHOUT] = Plan.unsafe_without_noise(**{**sizes, "stepsizes": Constant(5.0)})
+    return plans
+
+
+def _trained(
+    arguments: argparse.Namespace,
+    made: Plan,
+    name: str,
+    examples: "Examples",
+    test: "Examples | None",
+    build: Callable[..., "nn.Module"],
+) -> "TrainResult":
+    import torch
+
+    from dither.training import Public, train
+
+    seed = getattr(arguments, "seed", None)
+    if seed is not None:
+        torch.manual_seed(seed)
+    folder = getattr(arguments, "run_dir", None) if name == arguments.noise else None
+    return train(
+        build(tuple(examples.inputs.shape[1:]), len(examples.classes)),
+        examples,
+        made,
+        optimizer="adam" if name == _WITHOUT else arguments.optimizer,
+        evaluate=None if test is None else Public(test),
+        every=max(1, made.steps // 20),
+        run_dir=folder,
+        averaging=None if arguments.averaging == "none" else arguments.averaging,
+        progress=not arguments.quiet,
+        seed=seed,
+        piece=2 * arguments.batch_size,
+    )
+
+
+def _model(name: str) -> Callable[..., "nn.Module"]:
+    from dither.training import MODELS
+
+    if name in MODELS:
+        return MODELS[name]
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise validate.InvalidValueError(
+            f"model must be one of {', '.join(MODELS)} or MODULE:FUNCTION, got {name!r}"
+        )
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as problem:
+        raise validate.InvalidValueError(f"model must be found, got {name!r}: {problem}") from None
+    finally:
+        sys.path.pop(0)
+    build: Callable[..., nn.Module] = found
+    return build
+
+
+def _summary(result: "TrainResult") -> dict[str, Any]:
+    epsilon = result.bound.epsilon
+    return {
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "delta": result.bound.delta,
+        "steps": result.steps,
+        "plan": result.plan.fingerprint,
+        "metrics": result.metrics,
+    }
+
+
+def _print(runs: dict[str, "TrainResult"], text: str) -> None:
+    console = Console(highlight=False)
+    first = next(iter(runs.values()))
+    table = Table("noise", "ε", *(f"test {name}" for name in first.metrics))
+    for name, result in runs.items():
+        epsilon = result.bound.epsilon
+        shown = rounded(epsilon, 4) if math.isfinite(epsilon) else "∞"
+        table.add_row(name, shown, *(f"{value:.4f}" for value in result.metrics.values()))
+    console.print(table)
+    if not first.metrics:
+        console.print("No accuracy: give public records to measure on with --public-test.")
+    sys.stdout.write(f"{text}\n")

@@ -1,0 +1,79 @@
+"""The privacy statement: what a run claims, and what the claim rests on."""
+
+import math
+from textwrap import fill
+
+from dither.planning import ReactivePlan
+from dither.schedules import UnsafeRawAdaGradNorm
+from dither.training import TrainResult
+from dither.types import rounded
+
+_NEIGHBOURS = {
+    "add-remove": "adding or removing one record",
+    "replace-one": "replacing one record by another",
+}
+
+
+def statement(result: TrainResult) -> str:
+    """Return the statement of a training run, in paragraphs for people.
+
+    Example:
+        >>> import dither, torch
+        >>> plan = dither.Plan.unsafe_without_noise(steps=2, dataset_size=10, batch_size=5)
+        >>> data = torch.zeros(10, 3), torch.zeros(10, dtype=torch.int64)
+        >>> trained = dither.train(torch.nn.Linear(3, 2), data, plan, progress=False)
+        >>> print(statement(trained).splitlines()[0])
+        This run claims NO privacy (ε = ∞): no noise was added.
+    """
+    parts = [_claim(result), _mechanism(result), _public(result), _randomness(result)]
+    return "\n".join(fill(part, 80) for part in parts)
+
+
+def _claim(result: TrainResult) -> str:
+    bound, plan = result.bound, result.plan
+    if math.isinf(bound.epsilon):
+        why = "no noise was added"
+        if isinstance(plan, ReactivePlan) and isinstance(plan.stepsizes, UnsafeRawAdaGradNorm):
+            why = "its step sizes follow the raw gradients, which no noise protects"
+        return f"This run claims NO privacy (ε = ∞): {why}."
+    epsilon, delta = rounded(bound.epsilon, 4), rounded(bound.delta, 3)
+    return (
+        f"The released model is (ε = {epsilon}, δ = {delta})-differentially private with respect "
+        f"to {_NEIGHBOURS[bound.relation]} of the training data ({bound.accountant} accounting). "
+        "This covers the final model and every model on the way."
+    )
+
+
+def _mechanism(result: TrainResult) -> str:
+    plan = result.plan
+    how = {
+        "poisson": f"every record by its own coin with probability q = {plan.sample_rate:.6g}",
+        "fixed": f"{plan.batch_size:,} distinct records at random",
+    }[plan.sampling]
+    if plan.sample_rate == 1.0:
+        how = "all records"
+    return (
+        f"It was made by {result.steps:,} steps, each of which draws {how}, clips every record's "
+        f"gradient to the norm {plan.clip_norm:g}, adds Gaussian noise to their sum and divides by "
+        f"{plan.batch_size:,}. The plan's fingerprint is {plan.fingerprint[:16]}."
+    )
+
+
+def _public(result: TrainResult) -> str:
+    return (
+        f"The claim takes as public: the number of records, n = {result.plan.dataset_size:,}, the "
+        "shape of a record, the set of classes, and all settings. It holds for this run alone: "
+        "settings that were chosen by looking at other runs on the same data cost more."
+    )
+
+
+def _randomness(result: TrainResult) -> str:
+    if result.seed is None:
+        return (
+            "Batches and noise come from a cryptographic generator keyed by the operating system; "
+            "its keys were not kept. Noise is added in double precision and rounded to a grid."
+        )
+    return (
+        f"SEEDED with {result.seed}: the noise can be computed and subtracted by whoever knows or "
+        "guesses the seed. A seed is for tests and experiments; train without one to protect data."
+    )

@@ -1,0 +1,507 @@
+"""Plans for step sizes that react: what they promise, and that their runs keep it."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dither
+from dither import Plan, ReactivePlan
+from dither.accounting import Filter
+from dither.accounting.filter import BudgetExceededError
+from dither.noise import GrowthBound
+from dither.planning.reactive_course import ReactiveCourse
+from dither.schedules import AdaGradNorm, Constant, Reactive, UnsafeRawAdaGradNorm
+
+SETTING: dict[str, Any] = {
+    "epsilon": 1.0,
+    "delta": 1e-5,
+    "dataset_size": 60_000,
+    "batch_size": 256,
+    "steps": 60,
+}
+SHORT = {**SETTING, "steps": 12}  # a step of noise of its own costs the search most
+RULE = AdaGradNorm(b0_squared=20.0, nu=1e-3, beta=3.0)
+GROWTH = GrowthBound(b0_squared=20.0, growth=0.5)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A release, as a course sees it."""
+
+    squared: float
+    noise: float = 0.1
+    dimension: int = 50
+
+    def squared_norm(self) -> float:
+        return self.squared
+
+
+def never() -> float:
+    raise AssertionError("the raw norm is nobody's business")
+
+
+def run(course: ReactiveCourse, releases: Iterable[Told]) -> tuple[list[float], list[float]]:
+    """Walk until releases or course are at their end; return the noise and the step sizes."""
+    noises, stepsizes, start = [], [], course.steps
+    for released in releases:
+        z = course.noise_multiplier
+        if z is None:
+            break
+        assert course.noise_multiplier == z
+        course.spend()
+        noises.append(z)
+        stepsizes.append(course.stepsize(released, never))
+        assert course.steps == start + len(noises)
+    return noises, stepsizes
+
+
+def some_releases(seed: int, count: int = 200) -> list[Told]:
+    return [Told(float(x)) for x in np.random.default_rng(seed).gamma(0.5, 4.0, count)]
+
+
+def expected_b(rule: AdaGradNorm, releases: list[Told], steps: int) -> list[float]:
+    """b_0 … b_T by the formula of the design, from all releases anew."""
+    found = [rule.b0_squared]
+    for t in range(steps):
+        terms = [
+            rule.weight(s) * (released.squared - released.dimension * released.noise**2)
+            for s, released in enumerate(releases[: t + 1])
+        ]
+        grown = rule.b0_squared + max(math.fsum(terms), (t + 1) * rule.nu)
+        found.append(max(found[-1], grown))
+    return [math.sqrt(b_squared) for b_squared in found]
+
+
+def charge_all(budget: Filter, noises: list[float], q: float) -> None:
+    for z in noises:
+        budget.charge(z, q)
+
+
+@pytest.fixture(scope="module")
+def fixed() -> ReactivePlan:
+    return dither.plan(stepsizes=RULE, noise=GROWTH, **SHORT)
+
+
+@pytest.fixture(scope="module", params=["poisson", "fixed"])
+def following(request: pytest.FixtureRequest) -> ReactivePlan:
+    return dither.plan(stepsizes=RULE, noise="filter", sampling=request.param, **SETTING)
+
+
+@pytest.fixture(scope="module")
+def unsafe() -> ReactivePlan:
+    rule = UnsafeRawAdaGradNorm(b0_squared=20.0, nu=1e-3)
+    return dither.plan(stepsizes=rule, noise=GROWTH, **SHORT)
+
+
+def test_noise_fixed_in_advance_is_that_of_constant_step_sizes(fixed: ReactivePlan) -> None:
+    plain = dither.plan(stepsizes=Constant(1.0), noise=GROWTH, **SHORT)
+    assert fixed.noises is not None
+    np.testing.assert_array_equal(fixed.noises.noise_multipliers, plain.noise_multipliers)
+    assert fixed.noises == plain
+    assert fixed.bound == plain.bound
+    assert fixed.bound.is_upper_bound
+    assert (fixed.steps, fixed.clip_norm, fixed.sampling) == (12, 1.0, "poisson")
+    assert (fixed.dataset_size, fixed.batch_size) == (60_000, 256)
+    assert fixed.sample_rate == plain.sample_rate
+
+
+@pytest.mark.parametrize("noise", ["uniform", np.linspace(1.0, 2.0, 12)], ids=["name", "alphas"])
+def test_uniform_noise_and_numbers_may_be_fixed_too(noise: Any) -> None:
+    found = dither.plan(stepsizes=RULE, noise=noise, **SHORT)
+    plain = dither.plan(noise=noise, **SHORT)
+    assert found.noises == plain
+    assert found.bound == plain.bound
+
+
+def test_a_course_walks_along_noise_that_was_fixed(fixed: ReactivePlan) -> None:
+    releases, course = some_releases(1), fixed.course()
+    noises, stepsizes = run(course, releases)
+    assert fixed.noises is not None
+    assert noises == fixed.noises.noise_multipliers.tolist()
+    np.testing.assert_allclose(
+        stepsizes, 1.0 / np.array(expected_b(RULE, releases, 12)[1:]), rtol=1e-12
+    )
+    assert course.noise_multiplier is None
+    with pytest.raises(BudgetExceededError, match="there is no next step"):
+        course.spend()
+    assert course.steps == 12
+
+
+def test_what_a_course_has_cost_covers_every_prefix(fixed: ReactivePlan) -> None:
+    course, z = fixed.course(), fixed.noises.noise_multipliers if fixed.noises else np.zeros(0)
+    assert course.bound().epsilon == 0.0
+    for released in some_releases(2, 12):
+        run(course, [released])
+        if course.steps in (1, 7, 11, 12):
+            exact = dither.epsilon(z[: course.steps], sample_rate=256 / 60_000, delta=1e-5)
+            claim = course.bound()
+            assert exact.lower is not None
+            assert exact.lower <= claim.epsilon <= fixed.bound.epsilon
+            assert claim.lower is None
+            assert claim.is_upper_bound
+    assert course.bound().epsilon == fixed.bound.epsilon
+
+
+def test_noise_that_follows_is_scale_times_the_root_of_b(following: ReactivePlan) -> None:
+    releases = some_releases(3)
+    noises, stepsizes = run(following.course(), releases)
+    b = np.array(expected_b(RULE, releases, len(noises)))
+    np.testing.assert_allclose(noises, following.scale * np.sqrt(b[:-1]), rtol=1e-12)
+    np.testing.assert_allclose(stepsizes, 1.0 / b[1:], rtol=1e-12)
+    assert len(noises) == 60
+    assert following.noises is None
+
+
+@pytest.mark.parametrize("seed", [4, 5, None])
+def test_a_filter_admits_what_a_course_has_run(following: ReactivePlan, seed: int | None) -> None:
+    """Also with releases of nothing, after which b grows as slowly as it can."""
+    releases = [Told(0.0)] * 200 if seed is None else some_releases(seed)
+    course = following.course()
+    noises, _ = run(course, releases)
+    assert len(noises) > 50
+    q, sampling = following.sample_rate, following.sampling
+    again = Filter(1.0, 1e-5, orders=[following.order], sampling=sampling)
+    charge_all(again, noises, q)
+    found = dither.epsilon(noises, sample_rate=q, delta=1e-5, sampling=sampling, accountant="pld")
+    assert found.is_upper_bound
+    assert found.epsilon <= 1.0
+    assert course.bound() == following.bound == again.bound
+    # The same noise made smaller is refused on the way, and costs more than the budget.
+    smaller = [0.7 * min(noises)] * len(noises)
+    wrong = Filter(1.0, 1e-5, orders=[following.order], sampling=sampling)
+    with pytest.raises(BudgetExceededError):
+        charge_all(wrong, smaller, q)
+    lower = dither.epsilon(smaller, sample_rate=q, delta=1e-5, sampling=sampling).lower
+    assert lower is not None
+    assert lower > 1.0
+
+
+def test_slow_growth_uses_nearly_the_whole_budget(following: ReactivePlan) -> None:
+    noises, _ = run(following.course(), [Told(0.0)] * 200)
+    budget = Filter(1.0, 1e-5, orders=[following.order], sampling=following.sampling)
+    charge_all(budget, noises, following.sample_rate)
+    assert len(noises) == following.steps
+    assert budget.remaining[0] < 0.01 * budget.budgets[0]
+
+
+# b_0 is the noise of the first step, b_1 that of the second: the search for the scale must not
+# take the growth of step t for known at step t.
+@pytest.mark.xfail(reason="scale is searched with b_1 … b_T instead of b_0 … b_{T−1}")
+@pytest.mark.parametrize(
+    ("b0_squared", "nu", "steps"), [(1.0, 0.1, 1), (1.0, 0.1, 24), (1.0, 1.0, 300), (0.01, 1.0, 60)]
+)
+def test_all_steps_fit_if_b_grows_as_slowly_as_it_can(
+    b0_squared: float, nu: float, steps: int
+) -> None:
+    found = dither.plan(
+        stepsizes=AdaGradNorm(b0_squared, nu), noise="filter", **{**SETTING, "steps": steps}
+    )
+    noises, _ = run(found.course(), [Told(0.0)] * (steps + 1))
+    assert len(noises) == steps
+
+
+@pytest.mark.parametrize("changed", [0, 1, 17, 58])
+def test_noise_knows_earlier_releases_only(following: ReactivePlan, changed: int) -> None:
+    releases = some_releases(6)
+    others = [*releases]
+    others[changed] = Told(1e4)
+    (first, eta), (second, other_eta) = (run(following.course(), r) for r in (releases, others))
+    assert first[: changed + 1] == second[: changed + 1]
+    assert eta[:changed] == other_eta[:changed]
+    assert eta[changed] > other_eta[changed]
+    assert all(
+        z < other for z, other in zip(first[changed + 1 :], second[changed + 1 :], strict=True)
+    )
+
+
+def test_a_course_ends_when_the_budget_is_spent(following: ReactivePlan) -> None:
+    """Of a plan whose noise is a tenth too small: fewer steps, and no more is claimed."""
+    greedy = replace(following, scale=0.9 * following.scale)
+    course = greedy.course()
+    noises, _ = run(course, [Told(0.0)] * 200)
+    assert 0 < len(noises) < 60
+    budget = Filter(1.0, 1e-5, orders=[following.order], sampling=following.sampling)
+    charge_all(budget, noises, following.sample_rate)
+    next_z = greedy.scale * (RULE.b0_squared + len(noises) * RULE.nu) ** 0.25
+    assert not budget.admits(next_z, following.sample_rate)
+    assert course.noise_multiplier is None
+    for _ in range(2):
+        with pytest.raises(BudgetExceededError, match="there is no next step"):
+            course.spend()
+    assert course.steps == len(noises)
+    assert course.bound().epsilon == 1.0
+
+
+def test_a_course_never_goes_beyond_its_steps(following: ReactivePlan) -> None:
+    course = following.course()
+    noises, _ = run(course, [Told(1e6)] * 200)
+    assert len(noises) == 60
+    assert course.noise_multiplier is None
+    with pytest.raises(BudgetExceededError, match="there is no next step"):
+        course.spend()
+
+
+def test_courses_of_one_plan_do_not_know_each_other(following: ReactivePlan) -> None:
+    first, second = following.course(), following.course()
+    run(first, some_releases(7))
+    assert (second.steps, first.steps) == (0, 60)
+    assert run(second, some_releases(7)) == run(following.course(), some_releases(7))
+
+
+def check_resumed(plan: ReactivePlan, stop: int) -> None:
+    releases, course = some_releases(8), plan.course()
+    run(course, releases[:stop])
+    state = json.loads(json.dumps(course.state(), allow_nan=False))
+    again = plan.course()
+    again.resume(state)
+    assert again.steps == stop
+    assert again.state() == course.state()
+    assert again.bound() == course.bound()
+    assert run(again, releases[stop:]) == run(course, releases[stop:])
+    assert again.steps == plan.steps
+    assert again.noise_multiplier is None
+
+
+@pytest.mark.parametrize("stop", [0, 1, 7, 12])
+def test_a_state_goes_through_json_and_has_the_same_future(fixed: ReactivePlan, stop: int) -> None:
+    check_resumed(fixed, stop)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 25, 60])
+def test_a_state_of_noise_that_follows_has_the_same_future(
+    following: ReactivePlan, stop: int
+) -> None:
+    check_resumed(following, stop)
+
+
+def test_a_resumed_course_has_paid_for_all_steps(following: ReactivePlan) -> None:
+    greedy = replace(following, scale=0.9 * following.scale)
+    whole = greedy.course()
+    expected, _ = run(whole, [Told(0.0)] * 200)
+    first, second = greedy.course(), greedy.course()
+    run(first, [Told(0.0)] * 20)
+    second.resume(json.loads(json.dumps(first.state())))
+    more, _ = run(second, [Told(0.0)] * 200)
+    assert len(more) == len(expected) - 20
+    # A course that forgot what was paid would go on for longer.
+    assert len(run(greedy.course(), [Told(0.0)] * 200)[0]) > len(more)
+
+
+def test_a_course_goes_on_from_a_later_state_of_its_own(following: ReactivePlan) -> None:
+    releases = some_releases(9)
+    ahead, behind = following.course(), following.course()
+    run(ahead, releases[:30])
+    run(behind, releases[:10])
+    behind.resume(ahead.state())
+    assert run(behind, releases[30:]) == run(ahead, releases[30:])
+
+
+def test_a_state_tells_nothing_that_was_not_released(following: ReactivePlan) -> None:
+    course = following.course()
+    run(course, [Told(9.0)] * 2)
+    terms = [RULE.weight(t) * (9.0 - 50 * 0.1**2) for t in range(2)]
+    state = course.state()
+    assert set(state) == {"steps", "growth", "paid"}
+    assert state["steps"] == 2
+    assert state["growth"] == pytest.approx([2, 20.0 + sum(terms), sum(terms)])
+    paid = [following.scale * b**0.25 for b in (20.0, 20.0 + terms[0])]
+    assert state["paid"] == pytest.approx(paid, rel=1e-12)
+
+
+def state_after(plan: ReactivePlan, steps: int, seed: int = 10) -> dict[str, Any]:
+    course = plan.course()
+    run(course, some_releases(seed)[:steps])
+    return course.state()
+
+
+def test_an_inconsistent_state_is_refused(following: ReactivePlan) -> None:
+    state = state_after(following, 5)
+    for steps in (4, 6, 0):
+        with pytest.raises(ValueError, match="state must be a later one of the same run"):
+            following.course().resume({**state, "steps": steps})
+    course = following.course()
+    run(course, some_releases(11)[:4])
+    before = course.state()
+    for other in (state, state_after(following, 3, 11), following.course().state()):
+        with pytest.raises(ValueError, match="state must be a later one of the same run"):
+            course.resume(other)
+    assert course.state() == before
+
+
+def test_a_state_that_costs_more_than_the_budget_is_refused(following: ReactivePlan) -> None:
+    state = state_after(following, 40)
+    course = following.course()
+    with pytest.raises(BudgetExceededError):
+        course.resume({**state, "paid": [0.6 * z for z in state["paid"]]})
+    assert course.steps == 0
+
+
+@pytest.mark.xfail(reason="resume compares neither the noise with the plan's nor the steps with T")
+@pytest.mark.parametrize(("steps", "growth", "factor"), [(5, 5, 2.0), (15, 15, 1.0), (5, 9, 1.0)])
+def test_a_state_that_the_plan_cannot_reach_is_refused(
+    fixed: ReactivePlan, steps: int, growth: int, factor: float
+) -> None:
+    assert fixed.noises is not None
+    z = [*fixed.noises.noise_multipliers, *[1.0] * 10][:steps]
+    paid = [factor * float(value) for value in z]
+    with pytest.raises(ValueError, match="state must be"):
+        fixed.course().resume({"steps": steps, "growth": [growth, 30.0, 9.0], "paid": paid})
+
+
+def test_raw_gradients_leave_no_claim(unsafe: ReactivePlan, fixed: ReactivePlan) -> None:
+    assert unsafe.bound.epsilon == math.inf
+    assert not unsafe.bound.is_upper_bound
+    assert unsafe.bound.lower is None
+    assert unsafe.noises == fixed.noises
+    text = str(unsafe)
+    assert "UNSAFE" in text
+    assert "the step sizes follow the raw gradients' norms, which no noise protects" in text
+    assert "ε = ∞" in text
+    assert "UNSAFE" not in str(fixed)
+    course = unsafe.course()
+    for _ in range(3):
+        course.spend()
+        course.stepsize(Told(0.0), lambda: 4.0)
+        assert course.bound().epsilon == math.inf
+        assert not course.bound().is_upper_bound
+
+
+def test_raw_gradients_drive_the_paper_s_rule(unsafe: ReactivePlan) -> None:
+    course, b_squared = unsafe.course(), 20.0
+    for raw in (4.0, 0.0, 2.5):
+        course.spend()
+        b_squared += max(raw, 1e-3)
+        found = course.stepsize(Told(1e9), lambda raw=raw: raw)  # type: ignore[misc]
+        assert found == pytest.approx(1.0 / math.sqrt(b_squared), rel=1e-14)
+
+
+def test_str_is_for_a_review(fixed: ReactivePlan, following: ReactivePlan) -> None:
+    for plan, noise in ((fixed, "fixed in advance"), (following, "follows b_t")):
+        text = str(plan)
+        for part in (
+            "up to 60 steps",
+            plan.sampling,
+            "n = 60,000",
+            "m = 256",
+            "clip norm 1",
+            noise,
+        ):
+            assert part in text
+        assert repr(RULE) in text
+        assert str(plan.bound) in text
+        assert plan.fingerprint[:16] in text
+    assert "filter accounting" in str(following)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise": "optimal"}, 'noise must be "filter", "uniform", a GrowthBound .*\'optimal\'$'),
+        ({"noise": "matched"}, 'noise must be "filter", "uniform", a GrowthBound .*\'matched\'$'),
+        ({"noise": "cosine"}, 'noise must be "filter", "uniform", a GrowthBound .*\'cosine\'$'),
+        ({}, 'noise must be "filter", "uniform", a GrowthBound .*\'optimal\'$'),
+        ({"noise": [1.0]}, "noise must have one entry a step, 60 in all, got 1"),
+        ({"noise": "filter", "accountant": "pld"}, "accountant must be None with noise='filter'"),
+        ({"noise": "filter", "sampling": "shuffle"}, "sampling must be one of fixed, poisson"),
+        ({"noise": "filter", "epsilon": -1.0}, "epsilon must be a positive, finite number"),
+        ({"noise": "filter", "epsilon": 1e-9, "delta": 1e-9}, "epsilon must be above .* at delta"),
+        ({"noise": "filter", "clip_norm": 0.0}, "clip_norm must be a positive, finite number"),
+        (
+            {"noise": "filter", "stepsizes": UnsafeRawAdaGradNorm(20.0, 1e-3)},
+            "noise must be fixed in advance for UnsafeRawAdaGradNorm, got 'filter'",
+        ),
+        (
+            {"noise": "filter", "stepsizes": Constant(1.0)},
+            "noise must be one of matched, optimal, uniform, got 'filter'",
+        ),
+    ],
+)
+def test_bad_input(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dither.plan(**{"stepsizes": RULE, **SETTING, **change})
+
+
+@pytest.mark.parametrize("kind", ["fixed", "following"])
+def test_the_fingerprint_sees_everything(kind: str, request: pytest.FixtureRequest) -> None:
+    plan: ReactivePlan = request.getfixturevalue("fixed")
+    if kind == "following":
+        plan = dither.plan(stepsizes=RULE, noise="filter", **SETTING)
+    rules: list[Reactive] = [
+        AdaGradNorm(20.5, 1e-3, 3.0),
+        AdaGradNorm(20.0, 2e-3, 3.0),
+        AdaGradNorm(20.0, 1e-3),
+        AdaGradNorm(20.0, 1e-3, 3.0000001),
+        UnsafeRawAdaGradNorm(20.0, 1e-3, 3.0),
+    ]
+    flat = Plan.from_noise_multipliers([1.0] * 12, delta=1e-5, dataset_size=60_000, batch_size=256)
+    changes: list[dict[str, Any]] = [
+        *({"stepsizes": rule} for rule in rules),
+        {"noises": flat},
+        {"steps": 61},
+        {"clip_norm": 1.0 + 1e-15},
+        {"clip_norm": math.inf},
+        {"dataset_size": 60_001},
+        {"batch_size": 255},
+        {"sampling": "full"},
+        {"scale": plan.scale + 1e-15},
+        {"order": plan.order + 1e-12},
+        *(
+            {"bound": replace(plan.bound, **change)}
+            for change in (
+                {"epsilon": 1.01},
+                {"epsilon": math.inf},
+                {"delta": 2e-5},
+                {"lower": 0.5},
+                {"accountant": "other"},
+                {"sampling": "other"},
+                {"relation": "replace-one"},
+                {"unit": "user"},
+                {"is_upper_bound": False},
+            )
+        ),
+    ]
+    others = [replace(plan, **change) for change in changes]
+    assert len({plan.fingerprint, *(other.fingerprint for other in others)}) == len(others) + 1
+    assert all(other != plan for other in others)
+
+
+def test_equal_plans_are_equal_and_have_the_same_fingerprint(
+    fixed: ReactivePlan, following: ReactivePlan
+) -> None:
+    again = dither.plan(stepsizes=AdaGradNorm(20, 1e-3, 3), noise=GrowthBound(20, 0.5), **SHORT)
+    assert again == fixed
+    assert again.fingerprint == fixed.fingerprint
+    filtered = dither.plan(stepsizes=RULE, noise="filter", **SETTING, sampling=following.sampling)
+    assert filtered == following
+    assert filtered.fingerprint == following.fingerprint
+    assert len(fixed.fingerprint) == 64
+    assert fixed.fingerprint != following.fingerprint
+    before = following.fingerprint
+    run(following.course(), some_releases(12))
+    assert following.fingerprint == before
+
+
+def test_a_plan_is_frozen(fixed: ReactivePlan) -> None:
+    for name in ("clip_norm", "steps", "bound", "scale", "stepsizes", "fingerprint"):
+        with pytest.raises(AttributeError):
+            setattr(fixed, name, 2.0)
+
+
+def test_full_batches_can_be_followed_too() -> None:
+    """Every step costs order/(2·z²): the sum over all z is what the filter's budget allows."""
+    found = dither.plan(
+        epsilon=4.0, delta=1e-5, dataset_size=100, batch_size=100, steps=20,
+        stepsizes=AdaGradNorm(20.0, 1e-3), noise="filter",
+    )  # fmt: skip
+    noises, _ = run(found.course(), some_releases(13))
+    spent = math.fsum(found.order / (2.0 * z * z) for z in noises)
+    allowed = (
+        4.0 - math.log1p(-1.0 / found.order) + math.log(found.order * 1e-5) / (found.order - 1)
+    )
+    assert len(noises) == 20
+    assert spent <= allowed
