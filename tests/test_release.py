@@ -14,14 +14,14 @@ from torch.nn import functional as F  # noqa: N812
 
 from dither.clipping import ClippedSum, clipped_sum
 from dither.randomness import Source, Stream
-from dither.release import MARGIN, ReleasedGradient, blocks_of_normals, release
+from dither.release import ReleasedGradient, blocks_of_normals, margin, release
 from dither.types import FloatArray
 
 LEVEL = 1e-6
 BEYOND = float(stats.norm.isf(LEVEL / 2.0))
 CLIP, Z, SIZE = 0.7, 1.3, 256
-PLANNED = CLIP * Z * (1.0 + MARGIN)
-MANY = 1_000_000
+PLANNED = CLIP * Z * (1.0 + margin(SIZE))
+MANY = 600_000  # a scale 3 % off is twice what Kolmogorov and Smirnov let pass
 
 
 def noisy(
@@ -98,10 +98,9 @@ def tail_p_value(values: FloatArray, beyond: float) -> float:
 
 
 def test_the_tails_are_those_of_the_normal_law() -> None:
-    values = np.concatenate([noise_of(MANY, step=step) for step in range(10, 14)])
+    values = np.concatenate([noise_of(MANY, step=step) for step in range(10, 13)])
     for beyond in (3.0, 4.0, 4.5, 5.0):
         assert tail_p_value(values, beyond) > LEVEL
-    assert 5.0 > np.abs(values).max() / stats.norm.isf(1.0 / values.size) > 0.8
     assert tail_p_value(1.03 * values, 4.0) < LEVEL
     assert tail_p_value(np.clip(values, -4.0, 4.0), 4.0) < LEVEL
     assert (
@@ -168,7 +167,8 @@ def test_the_two_halves_that_share_their_radius_are_independent(count: int) -> N
 def test_steps_are_independent(noise: FloatArray) -> None:
     other = noise_of(MANY, step=1)
     assert dependence(noise, other) < BEYOND
-    assert dependence(noise, noise_of(MANY, step=0)) > BEYOND
+    assert dependence(noise[:100_000], noise_of(100_000, step=1)) < BEYOND
+    assert dependence(noise_of(100_000, step=1), noise_of(100_000, step=1)) > BEYOND
 
 
 def test_parameters_of_all_types_have_noise_of_their_own() -> None:
@@ -192,7 +192,7 @@ def on_grid(values: Tensor, grid: float) -> bool:
 
 @given(st.floats(1e-6, 1e6), st.floats(0.02, 1e3), st.sampled_from([torch.float32, torch.float64]))
 def test_what_is_released_lies_on_a_grid(clip: float, z: float, dtype: torch.dtype) -> None:
-    scale = clip * z * (1.0 + MARGIN)
+    scale = clip * z * (1.0 + margin(SIZE))
     grid = grid_of(scale)
     assert 2.0**-21 < grid / scale <= 2.0**-20
     total = torch.linspace(-10.0 * clip, 10.0 * clip, 501, dtype=dtype)
@@ -236,7 +236,7 @@ def test_the_divisor_is_the_planned_batch_size_whatever_was_drawn() -> None:
     assert torch.equal(few, many)
     assert torch.equal(few, none)
     halved = noisy(sums, batch_size=2 * SIZE).gradients["w"]
-    assert torch.equal(halved, few / 2)
+    assert float((2.0 * halved - few).abs().max()) <= 6.0 * PLANNED * margin(SIZE) / SIZE
 
 
 def test_an_empty_draw_is_released_with_as_much_noise() -> None:
@@ -292,7 +292,7 @@ def test_nothing_is_released_of_nothing(sums: dict[str, Tensor]) -> None:
 def test_the_noise_is_told_and_never_below_the_plan(clip: float, z: float, m: int) -> None:
     found = noisy({"w": torch.zeros(3)}, clip_norm=clip, noise_multiplier=z, batch_size=m)
     assert found.noise * m >= clip * z
-    assert found.noise == pytest.approx(clip * z * (1.0 + MARGIN) / m, rel=1e-14)
+    assert found.noise == pytest.approx(clip * z * (1.0 + margin(m)) / m, rel=1e-14)
     assert found.dimension == 3
 
 
@@ -367,15 +367,31 @@ def test_the_margin_covers_sums_in_single_precision() -> None:
         nn.Conv2d(8, 16, 3, stride=2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(400, 10),
+        nn.Linear(64, 10),
     )
-    x, y = torch.randn(256, 1, 28, 28), torch.randint(10, (256,))
+    x, y = torch.randn(256, 1, 14, 14), torch.randint(10, (256,))
     clip_norm = 1.0
     single = flat(clipped_sum(model, losses, x, y, clip_norm=clip_norm).gradients)
     model.double()
     exact = flat(clipped_sum(model, losses, x.double(), y, clip_norm=clip_norm).gradients)
     assert float(exact.norm()) > clip_norm
-    allowed = 0.5 * MARGIN * clip_norm
+    allowed = 0.5 * margin(256) * clip_norm
     assert float((single - exact).norm()) < 0.1 * allowed
     # Half precision would not have been covered.
     assert float((exact.bfloat16().double() - exact).norm()) > allowed
+
+
+@pytest.mark.parametrize("records", [256, 2_048])
+def test_one_of_many_aligned_records_moves_a_float32_sum_by_no_more_than_the_margin(
+    records: int,
+) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 10))
+    x = torch.randn(1, 200) + 0.01 * torch.randn(records, 200)
+    y = torch.zeros(records, dtype=torch.int64)
+    whole = flat(clipped_sum(model, losses, x, y, clip_norm=1.0).gradients)
+    assert float(whole.norm()) > 0.9 * records
+    for left_out in (0, records // 2, records - 1):
+        kept = torch.arange(records) != left_out
+        rest = flat(clipped_sum(model, losses, x[kept], y[kept], clip_norm=1.0).gradients)
+        assert float((whole - rest).norm()) < 1.0 + 0.5 * margin(records)

@@ -50,7 +50,7 @@ class Stream:
         return self.bytes(8 * count).view(np.uint64)
 
     def below(self, limit: int, count: int) -> NDArray[np.int64]:
-        """Return that many whole numbers from 0 … limit−1, each as likely as any other."""
+        """Return that many whole numbers from 0 … limit−1, limit ≤ 2^63, all equally likely."""
         whole = (2**64 // limit) * limit
         found = np.empty(0, np.uint64)
         while found.size < count:

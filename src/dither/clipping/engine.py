@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,14 +17,18 @@ from dither.clipping.batch import (
     LossOf,
     Objective,
     count,
+    mapped,
     take,
     tensors,
     trainable,
+    unchanged,
     wide,
 )
 from dither.clipping.clip import clip
 from dither.clipping.oracle import oracle
 from dither.clipping.proof import (
+    BadRecordsError,
+    Pattern,
     is_proven,
     pattern_of,
     prove,
@@ -179,7 +184,9 @@ class Recording:
             refuse_hidden_uses(recorder, losses)
             pattern = pattern_of(model, objective, recorder)
             proven = is_proven(model, pattern, recorder)
-            result, gradients = _finish(recorder, losses, proven, clip_norm, tell, views)
+            prove_rest = partial(self._prove_rest, objective, pattern)
+            given_losses = losses, proven, prove_rest
+            result, gradients = _finish(recorder, *given_losses, clip_norm, tell, views)
             if not proven and refuse_mixed_records(*given):
                 remember(model, pattern, gradients)
         except UnseenUseError as reason:
@@ -199,6 +206,20 @@ class Recording:
         refuse_mixed_records(model, objective, batch, recorder, self._state, by_losses_alone=True)
         return oracle(model, objective, batch, recorder.records, clip_norm, views)
 
+    def _prove_rest(self, objective: Objective, pattern: Pattern, good: Tensor) -> None:
+        """Prove what the model does on some records alone: those whose gradients are finite."""
+        if not len(good):
+            return
+        batch, records = mapped(self._batch, lambda tensor: tensor[good]), len(good)
+        with unchanged(self._model, batch) as same:
+            recording = Recording(self._model, batch, records)
+            with torch.enable_grad(), watching(self._model, recording.recorder):
+                called = recording.recorder.following(same)
+                losses = objective.values(called, batch, records)
+            recording.clipped(objective, losses, math.inf, str)
+        if not is_proven(self._model, pattern, self.recorder):
+            raise UnseenUseError("the batch cannot be compared with plain autograd")
+
     def _versions_now(self) -> list[int]:
         return [tensor._version for tensor in tensors(self._batch)]
 
@@ -208,6 +229,7 @@ def _finish(
     recorder: Recorder,
     losses: Tensor,
     proven: bool,
+    prove_rest: Callable[[Tensor], None],
     clip_norm: float,
     tell: Tell,
     views: int,
@@ -230,7 +252,10 @@ def _finish(
             for name in sorted(recorder.data_dependent):
                 tell(f"{name} may move records: every batch is compared with autograd")
             if expected is not None:
-                prove(recorder, losses, gradients, parts, expected)
+                try:
+                    prove(recorder, losses, gradients, parts, expected)
+                except BadRecordsError as found:
+                    prove_rest(found.good)
             if views > 1:
                 parts = {name: part.merged(views) for name, part in parts.items()}
             if parts:

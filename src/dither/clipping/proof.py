@@ -45,6 +45,14 @@ _tried: WeakSet[nn.Module] = WeakSet()
 _proven: WeakKeyDictionary[nn.Module, set[Pattern]] = WeakKeyDictionary()
 
 
+class BadRecordsError(Exception):
+    """Records whose gradients are not finite: without them a batch may still be compared."""
+
+    def __init__(self, finite: Tensor) -> None:
+        super().__init__("the batch cannot be compared with plain autograd")
+        self.good = finite.nonzero().squeeze(1)
+
+
 def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
     """Raise unless every path from the losses to a parameter passes through a use that was seen."""
     names = {id(parameter): name for name, parameter in recorder.parameters.items()}
@@ -108,10 +116,15 @@ def prove(
     contributions: Mapping[str, Contribution],
     expected: Mapping[str, Tensor | None],
 ) -> None:
-    """Compare the weighted sum of the contributions with the one by plain autograd."""
+    """Compare the weighted sum of the contributions with the one by plain autograd.
+
+    Raises:
+        BadRecordsError: some gradients are not finite, so that neither are their sums.
+    """
     squared = {name: part.norms()[0] for name, part in contributions.items()}
-    if not all(bool(torch.isfinite(each).all()) for each in squared.values()):
-        raise UnseenUseError("the model's first batch cannot be compared with plain autograd")
+    finite = torch.isfinite(sum(squared.values(), start=torch.zeros(())))
+    if not bool(finite.all()):
+        raise BadRecordsError(finite.expand(recorder.records))
     known = [g for each in gradients.values() for g in each if g is not None]
     tolerance = max((_TOLERANCE.get(g.dtype, 0.03) for g in known), default=0.0)
     whole = sqrt(sum(float(each.sum()) for each in squared.values()))

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dither import accounting, validate
 from dither.accounting.calibration import calibrate
-from dither.noise import Custom, Matched, Optimal, Uniform
+from dither.noise import Custom, GrowthBound, Matched, Optimal, Uniform
 from dither.planning.fixed_plan import Plan
 from dither.planning.reactive_plan import ReactivePlan, with_filter, with_fixed_noise
 from dither.schedules import Constant, Reactive
@@ -132,12 +132,14 @@ def plan(
         return _searched(shape, _allocation(noise, T), budget)
     if isinstance(noise, str) and noise == "filter":
         return with_filter(stepsizes, shape, budget)
-    if isinstance(noise, str) and noise != "uniform":
+    known = not isinstance(noise, str) or noise == "uniform"
+    allocation = _allocation(noise, T) if known else None
+    if not isinstance(allocation, Uniform | GrowthBound | Custom):
         raise validate.InvalidValueError(
             'noise must be "filter", "uniform", a GrowthBound or one α a step where step sizes '
             f"react to releases, got {noise!r}"
         )
-    return with_fixed_noise(stepsizes, _searched(shape, _allocation(noise, T), budget))
+    return with_fixed_noise(stepsizes, _searched(shape, allocation, budget))
 
 
 def _searched(shape: Plan, allocation: Allocation, budget: Budget) -> Plan:

@@ -20,7 +20,7 @@ class ReactiveCourse:
         rule: how b grows.
         claim: what is claimed of the run when it has ended, wherever it ends.
         noises: z_0 … z_{T−1} if they were fixed beforehand, and `spent` their cost so far; or
-        budget: a new filter, with
+        new_budget: makes a filter that nothing was charged to, with
         scale: z_t = scale·√b_t, and at most
         steps: T of them.
     """
@@ -31,13 +31,14 @@ class ReactiveCourse:
         claim: PrivacyBound,
         *,
         noises: Plan | None = None,
-        budget: Filter | None = None,
+        new_budget: Callable[[], Filter | None] = lambda: None,
         scale: float = 0.0,
         steps: int = 0,
         sample_rate: float = 1.0,
     ) -> None:
         self._rule, self._claim, self._noises = rule, claim, noises
-        self._budget, self._scale, self._limit, self._rate = budget, scale, steps, sample_rate
+        self._new_budget, self._budget = new_budget, new_budget()
+        self._scale, self._limit, self._rate = scale, steps, sample_rate
         self._growth: Growth = rule.start()
         self._paid: list[float] = []
 
@@ -86,12 +87,21 @@ class ReactiveCourse:
         return {"steps": self.steps, "growth": grown, "paid": list(self._paid)}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; the filter is charged again for every step."""
+        """Go on from there; a new filter is charged for every step, and nothing is half done."""
         steps, b_squared, total = state["growth"]
         paid = [float(z) for z in state["paid"]]
-        if len(paid) != state["steps"] or paid[: self.steps] != self._paid:
-            raise validate.InvalidValueError("state must be a later one of the same run")
-        for z in paid[self.steps :]:
-            if self._budget is not None:
-                self._budget.charge(z, self._rate)
-        self._paid, self._growth = paid, Growth(int(steps), float(b_squared), float(total))
+        planned = None if self._noises is None else self._noises.noise_multipliers[: len(paid)]
+        if (
+            not len(paid) == state["steps"] == steps <= self._limit
+            or paid[: self.steps] != self._paid
+            or (planned is not None and paid != planned.tolist())
+        ):
+            raise validate.InvalidValueError(
+                f"state must be a later one of the same run, got one of {state['steps']!r} steps"
+            )
+        budget = self._new_budget()
+        for z in paid:
+            if budget is not None:
+                budget.charge(z, self._rate)
+        self._budget, self._paid = budget, paid
+        self._growth = Growth(int(steps), float(b_squared), float(total))

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 from dither import validate
 from dither.accounting.filter import Filter, order_for
-from dither.noise import GrowthBound
+from dither.accounting.pld import least_noise
 from dither.planning.fixed_plan import Plan
 from dither.planning.reactive_course import ReactiveCourse
 from dither.planning.written import hashed, written
@@ -67,15 +67,18 @@ class ReactivePlan:
 
     def course(self) -> ReactiveCourse:
         """Return a new run along this plan."""
-        budget = None
-        if self.noises is None:
+
+        def new_budget() -> Filter | None:
+            if self.noises is not None:
+                return None
             given = self.bound.epsilon, self.bound.delta
-            budget = Filter(*given, orders=[self.order], sampling=self.sampling)
+            return Filter(*given, orders=[self.order], sampling=self.sampling)
+
         return ReactiveCourse(
             self.stepsizes,
             self.bound,
             noises=self.noises,
-            budget=budget,
+            new_budget=new_budget,
             scale=self.scale,
             steps=self.steps,
             sample_rate=self.sample_rate,
@@ -142,16 +145,16 @@ def with_filter(rule: Reactive, shape: Plan, budget: Budget) -> ReactivePlan:
         shape.batch_size,
         sampling,
         paying.bound,
-        scale=_scale(paying, GrowthBound(rule.b0_squared, rule.nu).alphas(np.ones(T)), q),
+        scale=_scale(paying, np.sqrt(np.sqrt(rule.b0_squared + rule.nu * np.arange(T))), q),
         order=order,
     )
 
 
 def _scale(paying: Filter, alphas: FloatArray, q: float) -> float:
-    """Return the factor with which noise of this shape about spends the filter's budget.
+    """Return the factor with which noise of this shape spends the filter's budget, or just less.
 
-    Whatever it is, the filter decides: neighbouring steps are taken for equal here, as the one of
-    them that costs most.
+    Neighbouring steps are taken for equal here, as the one of them that costs most; the filter
+    itself decides in the end.
     """
     groups = [group for group in np.array_split(alphas, _GROUPS) if group.size]
 
@@ -161,7 +164,13 @@ def _scale(paying: Filter, alphas: FloatArray, q: float) -> float:
         return math.log(spent / paying.budgets[0])
 
     uniform = paying.affordable(q, steps=alphas.size)
-    low, high = math.log(uniform / alphas.max()), math.log(uniform / alphas.min())
-    if high - low < 1e-9 or excess(high) >= 0.0:
-        return math.exp(high)
-    return math.exp(brentq(excess, low, high, xtol=1e-9))
+    least = math.log(least_noise(paying.sampling) * (1.0 + 1e-12) / alphas.min())
+    low, high = math.log(uniform / alphas.max()), math.log(uniform / alphas.min()) + 1e-6
+    if least > low and excess(least) <= 0.0:
+        raise validate.InvalidValueError(
+            f"epsilon must be less for noise that can be counted, got {paying.epsilon!r}"
+        )
+    low = max(low, least)
+    if excess(low) > 0.0:
+        low = brentq(excess, low, high, xtol=1e-9) if excess(high) < 0.0 else high
+    return math.exp(low + 1e-7)

@@ -90,7 +90,8 @@ class AdaGradNorm(Reactive):
     def after(self, before: Growth, squared_norm: float, noise: float) -> Growth:
         """Return the growth after a released gradient."""
         t = before.steps
-        total = before.total + self.weight(t) * (squared_norm - noise)
+        added = self.weight(t) * (squared_norm - noise)
+        total = before.total + (added if math.isfinite(added) else 0.0)
         grown = self.b0_squared + max(total, (t + 1) * self.nu)
         return replace(before, steps=t + 1, b_squared=max(before.b_squared, grown), total=total)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from dither.training.errors import StepError
 from dither.validate import InvalidValueError
 
 _TELLING = frozenset(
@@ -24,6 +25,9 @@ _TELLING = frozenset(
     }
 )  # fmt: skip
 """Functions whose answer is no tensor and depends on the values."""
+
+
+_PLAIN_BACKWARD = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,15 @@ class Taped(Tensor):
     ) -> Any:
         """Call a function on plain tensors, and tape it."""
         kwargs = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():
-            output = func(*args, **kwargs)
         tapes = (t.tape for t in tree_leaves((args, kwargs)) if isinstance(t, Taped))
         tape = next((tape for tape in tapes if tape is not None and tape.is_running), None)
+        if tape is not None and func in _PLAIN_BACKWARD:
+            raise StepError(
+                "a plain backward() of a private batch would compute gradients without noise: call "
+                "private.backward(losses) in its place"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            output = func(*args, **kwargs)
         return output if tape is None else tape.note(func, args, kwargs, output)
 
 

@@ -1,0 +1,104 @@
+"""The paper's reductions: without noise it is SGD, with equal noise DP-SGD."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.training.loops import (
+    batch_by_hand,
+    flat,
+    losses,
+    model,
+    noisy_plan,
+    private,
+    quiet_plan,
+    take_steps,
+)
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+import dither
+from dither import Plan, Private
+from dither.randomness import Source
+from dither.release import blocks_of_normals, margin
+from dither.schedules import Linear
+
+OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], Optimizer]] = {
+    "sgd": lambda p: SGD(p, lr=0.5),
+    "momentum": lambda p: SGD(p, lr=0.3, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    "adam": lambda p: Adam(p, lr=0.05),
+    "adamw": lambda p: AdamW(p, lr=0.05, amsgrad=True),
+}
+
+
+def by_hand(plan: Plan, optimizer: Callable[[Iterable[Tensor]], Optimizer]) -> Tensor:
+    made = model()
+    stepping = optimizer(made.parameters())
+    rates = [group["lr"] for group in stepping.param_groups]
+    for t in range(plan.steps):
+        inputs, targets = batch_by_hand(plan, t)
+        for group, rate in zip(stepping.param_groups, rates, strict=True):
+            group["lr"] = rate * float(plan.stepsizes[t])
+        stepping.zero_grad()
+        total = functional.cross_entropy(made(inputs), targets, reduction="sum")
+        (total / plan.batch_size).backward()
+        stepping.step()
+    return flat(made)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_without_noise_and_clipping_it_is_the_plain_optimizer(name: str, sampling: str) -> None:
+    plan = quiet_plan(stepsizes=Linear(1.0, 0.2), sampling=sampling)
+    found = take_steps(private(plan, optimizer=OPTIMIZERS[name]))
+    assert float((found - by_hand(plan, OPTIMIZERS[name])).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("settings", [{"engine": "oracle"}, {"reduction": "mean"}])
+def test_every_way_to_the_gradients_gives_the_same(settings: dict[str, Any]) -> None:
+    reduction = settings.get("reduction", "none")
+    plan = quiet_plan(clip_norm=0.3)
+    expected = take_steps(private(plan))
+
+    def compute(run: Private, inputs: Tensor, targets: Tensor) -> Tensor:
+        return losses(run, inputs, targets, reduction)
+
+    found = take_steps(private(plan, **settings), compute)
+    assert float((found - expected).abs().max()) < 1e-6
+    in_pieces = take_steps(private(plan, **settings), compute, piece=5)
+    assert float((in_pieces - expected).abs().max()) < 1e-6
+
+
+def test_with_equal_noise_it_is_dp_sgd() -> None:
+    plan = noisy_plan(steps=5, z=0.7, clip_norm=0.4)
+    found = take_steps(private(plan))
+    made = model()
+    for t in range(plan.steps):
+        inputs, targets = batch_by_hand(plan, t)
+        sums = [torch.zeros_like(p) for p in made.parameters()]
+        for x, y in zip(inputs, targets, strict=True):
+            loss = functional.cross_entropy(made(x[None]), y[None])
+            gradients = torch.autograd.grad(loss, list(made.parameters()))
+            norm = torch.stack([g.norm() for g in gradients]).norm()
+            for total, gradient in zip(sums, gradients, strict=True):
+                total += gradient * min(1.0, 0.4 / float(norm))
+        stream = Source(7).stream("noise", t + 1)
+        size, scale = flat(made).numel(), 0.4 * 0.7 * (1.0 + margin(12))
+        noise = torch.cat([b.clone() for b in blocks_of_normals(size, scale, stream)])
+        step = (torch.cat([s.flatten() for s in sums]) + noise).float() / plan.batch_size
+        with torch.no_grad():
+            for p, g in zip(made.parameters(), step.split([s.numel() for s in sums]), strict=True):
+                p.sub_(0.5 * g.view_as(p))
+    assert float((found - flat(made)).abs().max()) < 1e-6
+
+
+def test_uniform_noise_is_alpha_one_and_any_common_scale_of_alpha_is_the_same_plan() -> None:
+    setting: dict[str, Any] = {
+        "epsilon": 2.0, "delta": 1e-4, "dataset_size": 120, "batch_size": 12, "steps": 20,
+    }  # fmt: skip
+    ones = dither.plan(noise=np.ones(20), **setting)
+    assert ones == dither.plan(noise="uniform", **setting)
+    assert ones == dither.plan(noise=np.full(20, 7.0), **setting)

@@ -1,0 +1,167 @@
+"""Private training in one call."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.training.loops import data, flat, model, noisy_plan, private, quiet_plan, take_steps
+from torch import Tensor, nn
+
+import dither
+from dither import Plan, Public
+from dither.data import load
+from dither.training import MODELS
+from dither.training.averaging import Average
+
+
+def train(plan: Plan | None = None, **settings: Any) -> dither.TrainResult:
+    given = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "seed": 7, **settings}
+    return dither.train(model(), data(), plan or noisy_plan(), progress=False, **given)
+
+
+def test_it_is_the_loop_that_one_would_write() -> None:
+    expected = take_steps(private(noisy_plan()))
+    result = train()
+    assert torch.equal(flat(result.model), expected)
+    assert result.bound == noisy_plan().bound
+    assert torch.equal(flat(train(loss=dither.training.losses.cross_entropy).model), expected)
+    in_pieces = flat(train(piece=4).model)
+    assert float((in_pieces - expected).abs().max()) < 1e-6
+
+
+def test_private_digits_are_learnt() -> None:
+    digits = load("digits")
+    plan = dither.plan(
+        epsilon=8.0, delta=1e-5, dataset_size=len(digits.train), batch_size=128, epochs=12,
+        stepsizes=dither.schedules.Linear(2.0, 0.1),
+    )  # fmt: skip
+    assert digits.test is not None
+    result = dither.train(
+        MODELS["mlp"]((1, 8, 8), 10), digits.train, plan, evaluate=Public(digits.test), seed=1,
+        averaging="ema", progress=False,
+    )  # fmt: skip
+    assert result.metrics["accuracy"] > 0.85
+    assert result.bound.epsilon <= 8.0
+
+
+def test_history_rises_to_the_bound_and_is_written_as_it_comes(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = train(noisy_plan(steps=7), every=3, run_dir=folder, evaluate=Public(data()))
+    assert [row.step for row in result.history] == [3, 6, 7]
+    costs = [row.epsilon for row in result.history]
+    assert costs == sorted(costs)
+    assert costs[-1] == result.bound.epsilon
+    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [3, 6, 7]
+    assert json.loads(lines[-1])["metrics"] == result.metrics
+    assert sorted(result.metrics) == ["accuracy", "loss"]
+    assert Plan.from_json((folder / "plan.json").read_text(encoding="utf-8")) == result.plan
+    summary = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert summary["bound"]["epsilon"] == result.bound.epsilon
+    assert summary["seed"] == 7
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    assert torch.equal(weights["0.weight"], result.model.state_dict()["0.weight"])
+    assert not list(folder.glob("*.part"))
+    with pytest.raises(ValueError, match="run_dir must be a folder that is new or empty"):
+        train(run_dir=folder)
+
+
+def test_nothing_is_measured_on_data_that_is_not_declared_public() -> None:
+    assert train().metrics == {}
+    with pytest.raises(TypeError, match=r"evaluate must be dither.Public\(dataset\) or None"):
+        train(evaluate=data())
+
+
+def test_accuracy_and_loss_are_those_of_the_model() -> None:
+    result = train(evaluate=Public(data(40)))
+    inputs, targets = data(40)
+    outputs = result.model(inputs).detach()
+    assert result.metrics["accuracy"] == float((outputs.argmax(1) == targets).double().mean())
+    expected = float(nn.functional.cross_entropy(outputs, targets))
+    assert result.metrics["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("averaging", ["ema", "tail"])
+def test_averages_of_the_iterates(averaging: str) -> None:
+    iterates: list[Tensor] = []
+    run = private(noisy_plan(steps=8))
+    run.optimizer.register_step_post_hook(lambda *_: iterates.append(flat(run.model)))
+    take_steps(run)
+    expected = iterates[0]
+    for k, iterate in enumerate(iterates, start=1):
+        share = max(0.01, 9.0 / (9.0 + k)) if averaging == "ema" else 1.0 / max(1, k - 4)
+        expected = iterate if k == 1 or share == 1.0 else expected + share * (iterate - expected)
+    found = flat(train(noisy_plan(steps=8), averaging=averaging).model)
+    assert float((found - expected).abs().max()) < 1e-5
+    if averaging == "tail":
+        mean = torch.stack(iterates[4:]).mean(0)
+        assert float((found - mean).abs().max()) < 1e-5
+
+
+def test_measuring_an_average_leaves_the_iterate_alone() -> None:
+    made = model()
+    average = Average(made, "ema", 10)
+    average.update(1)
+    before = flat(made)
+    with torch.no_grad():
+        made[0].weight += 1.0  # type: ignore[index]
+    average.update(2)
+    moved = flat(made)
+    with average.in_place():
+        assert not torch.equal(flat(made), moved)
+        assert not torch.equal(flat(made), before)
+    assert torch.equal(flat(made), moved)
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw"])
+def test_optimizers_by_name(name: str) -> None:
+    assert flat(train(optimizer=name).model).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [
+        ("binary_cross_entropy", (data()[1] > 0).long()),
+        ("squared_error", data()[1].float()),
+    ],
+)
+def test_losses_by_name(loss: str, targets: Tensor) -> None:
+    inputs, _ = data()
+    made = nn.Linear(inputs.shape[1], 1)
+    public = Public((inputs, targets))
+    result = dither.train(
+        made, (inputs, targets), quiet_plan(), loss=loss, evaluate=public, progress=False
+    )
+    assert result.metrics["loss"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss": "hinge"}, "loss must be one of binary_cross_entropy, cross_entropy"),
+        ({"loss": 3}, "loss must be a name or a function"),
+        ({"optimizer": "lion"}, "optimizer must be one of adam, adamw, momentum, sgd"),
+        ({"optimizer": 3}, "optimizer must be a name, an optimizer or a function"),
+        ({"every": 0}, "every must be a whole number of at least 1"),
+        ({"averaging": "mean"}, "averaging must be one of ema, tail"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        train(run_dir=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_by_name_have_a_logit_a_class(name: str, shape: tuple[int, ...]) -> None:
+    made = MODELS[name](shape, 10)
+    assert made(torch.zeros(2, *shape)).shape == (2, 10)
+    assert dither.clipping.check(made, torch.randn(4, *shape)).findings == ()
+
+
+def test_a_cnn_for_vectors_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"at least 8 × 8, got records of shape \(30,\)"):
+        MODELS["cnn"]((30,), 2)
