@@ -46,6 +46,10 @@ def divided_by_the_batch(run: Private, inputs: Tensor, targets: Tensor) -> Tenso
     return losses(run, inputs, targets) / len(inputs)
 
 
+def divided_by_a_multiple(run: Private, inputs: Tensor, targets: Tensor) -> Tensor:
+    return losses(run, inputs, targets) * (1.0 / (2 * len(inputs)))
+
+
 def by_the_spread(run: Private, inputs: Tensor, targets: Tensor) -> Tensor:
     found = losses(run, inputs, targets)
     return found / found.detach().std()
@@ -69,6 +73,7 @@ def shuffled(run: Private, inputs: Tensor, targets: Tensor) -> Tensor:
     [
         contrastive_losses,
         divided_by_the_batch,
+        divided_by_a_multiple,
         by_the_spread,
         by_the_weights_of_all,
         centred_inputs,
@@ -123,3 +128,18 @@ def test_a_mean_with_ignored_targets_later_in_the_run_is_found_when_they_come() 
     with pytest.raises(ValueError, match="its halves give another one"):
         take_steps(run, compute)
     assert run.step == 3
+
+
+def test_numbers_that_equal_the_number_of_records_by_chance_are_no_trouble() -> None:
+    def compute(run: Private, inputs: Tensor, targets: Tensor) -> Tensor:
+        wide: Tensor = run.model(inputs)[:, :1].expand(len(inputs), 12).reshape(-1, 12)
+        hot = functional.one_hot(targets, 12).float()
+        return wide.view(len(inputs), 12).sum(1) * 0.5 + hot.sum(1)
+
+    run = private(noisy_plan(sampling="fixed"))  # twelve records in every step
+    assert take_steps(run, compute).isfinite().all()
+
+
+def test_dividing_by_the_size_of_a_batch_is_fine_where_it_is_the_same_every_time() -> None:
+    plan = noisy_plan(sampling="fixed")
+    assert take_steps(private(plan), divided_by_the_batch).isfinite().all()

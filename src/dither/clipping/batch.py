@@ -109,10 +109,16 @@ class Objective(Protocol):
 
     Attributes:
         key: the same for objectives that make the same calls, for what is proven only once.
+        sizes_vary: whether a record must not depend on the number of records either.
     """
 
     @property
     def key(self) -> object:
+        """See above."""
+        ...
+
+    @property
+    def sizes_vary(self) -> bool:
         """See above."""
         ...
 
@@ -130,6 +136,7 @@ class LossOf:
     """``loss(model(inputs), targets)`` of a batch (inputs, targets)."""
 
     loss: Loss
+    sizes_vary: bool = True
 
     @property
     def key(self) -> object:

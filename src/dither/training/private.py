@@ -149,7 +149,8 @@ class Private:
             raise StepError(_misuse(step, tape))
         step.piece = None
         tape.stop(losses)
-        objective = TapedLoss(tape, self._reduction, self._views)
+        sizes_vary = self.plan.sampling == "poisson"
+        objective = TapedLoss(tape, self._reduction, self._views, sizes_vary)
         with telling_once(self.model) as tell:
             parts = self._clipped(piece.recording, objective, losses.as_subclass(Tensor), tell)
         tape.forget()
@@ -371,6 +372,7 @@ class _OutputsAlone:
     """What the model does, without a loss."""
 
     key = None
+    sizes_vary = True
 
     def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
         (args, kwargs), _ = batch

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dither.training.errors import StepError
+from dither.training.recount import recounted
 from dither.validate import InvalidValueError
 
 _TELLING = frozenset(
@@ -126,13 +127,16 @@ class Tape:
             for call in self._calls
         )
 
-    def play(self, called: Callable[..., Any], batch: Any, rows: slice) -> tuple[Tensor, Any]:
+    def play(
+        self, called: Callable[..., Any], batch: Any, rows: slice, *, recount: bool = True
+    ) -> tuple[Tensor, Any]:
         """Do it all again with another batch in the place of some of the rows.
 
         Args:
             called: what is called in the place of the model.
             batch: the new tensors.
             rows: whose place they take; constants with one entry a row are cut to these.
+            recount: whether numbers that look like the number of rows are changed to the new one.
 
         Returns:
             The losses, and what the last call of the model returned.
@@ -141,6 +145,8 @@ class Tape:
         outputs: Any = None
         for call in self._calls:
             args, kwargs = self._renewed((call.args, call.kwargs), known, rows)
+            if recount:
+                args = recounted(call.function, args, self.rows, rows.stop - rows.start)
             if call.function is None:
                 output = outputs = called(*args, **kwargs)
             else:
@@ -153,16 +159,13 @@ class Tape:
         if isinstance(value, Tensor):
             if id(value) in known:
                 return known[id(value)]
-            constant = value.dim() > 0 and len(value) == self.rows
-            is_leaf = not isinstance(value, torch.nn.Parameter)
-            return value[rows] if constant and is_leaf else value
+            is_constant = not isinstance(value, torch.nn.Parameter)
+            return value[rows] if is_constant and value.shape[:1] == (self.rows,) else value
         if isinstance(value, dict):
             return {key: self._renewed(each, known, rows) for key, each in value.items()}
         if isinstance(value, tuple | list):
             parts = [self._renewed(each, known, rows) for each in value]
             return parts if isinstance(value, list) else tuple(parts)
-        if type(value) is int and value == self.rows:
-            return rows.stop - rows.start
         return value
 
     def _taped(self, value: Any) -> Any:

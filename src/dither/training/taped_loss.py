@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dither.clipping.batch import take, tensors
+from dither.clipping.batch import take
 from dither.clipping.check import probe
 from dither.training.tape import Tape, plain
 from dither.validate import InvalidValueError
+
+_FAILURES = (RuntimeError, IndexError, ValueError, TypeError)
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,14 @@ class TapedLoss:
         tape: the tape, stopped.
         reduction: None for one loss a row, else "mean" or "sum".
         views: rows a record.
+        sizes_vary: whether steps draw different numbers of records, so that a loss that depends on
+            the number tells of others.
     """
 
     tape: Tape
     reduction: str | None
     views: int
+    sizes_vary: bool
 
     @property
     def key(self) -> object:
@@ -34,13 +39,13 @@ class TapedLoss:
 
     def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
         """Return the losses, or if there is only one number, what the model gave of each row."""
-        losses, outputs = self._played(called, batch, slice(0, records))
+        losses, outputs = self._played(lambda: called, batch, slice(0, records))
         with torch._C.DisableTorchFunction():
             return losses if self.reduction is None else probe(outputs, None)
 
     def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
         """Return the loss of a single row."""
-        losses, _ = self._played(called, batch, slice(0, 1))
+        losses, _ = self._played(lambda: called, batch, slice(0, 1))
         if losses.numel() != 1:
             raise InvalidValueError(
                 "losses must be computed from the batch and from constants that are the same for "
@@ -91,18 +96,26 @@ class TapedLoss:
 
     def _of_rows(self, rows: slice) -> Tensor:
         """Return the loss of some rows, for which the model returns what it has returned."""
-        returned = iter(self.tape.outputs)
-        batch = take(plain(self.tape.batch), rows)
-        losses, _ = self._played(lambda *_, **__: take(next(returned), rows), batch, rows)
+
+        def returning() -> Callable[..., Any]:
+            returned = iter(self.tape.outputs)
+            return lambda *_, **__: take(next(returned), rows)
+
+        losses, _ = self._played(returning, take(plain(self.tape.batch), rows), rows)
         return losses
 
-    def _played(self, called: Callable[..., Any], batch: Any, rows: slice) -> tuple[Tensor, Any]:
+    def _played(
+        self, calling: Callable[[], Callable[..., Any]], batch: Any, rows: slice
+    ) -> tuple[Tensor, Any]:
         try:
-            return self.tape.play(called, batch, rows)
-        except (RuntimeError, IndexError, ValueError) as problem:
+            return self.tape.play(calling(), batch, rows)
+        except _FAILURES as problem:
             if isinstance(problem, InvalidValueError):
                 raise
-            asked, had = rows.stop - rows.start, len(tensors(self.tape.batch)[0])
+        try:  # a number may equal the number of rows by chance
+            return self.tape.play(calling(), batch, rows, recount=False)
+        except _FAILURES as problem:
+            asked, had = rows.stop - rows.start, self.tape.rows
             raise InvalidValueError(
                 f"the loop must work for any number of records, but what it did for {had} fails "
                 f"for {asked}: {' '.join(str(problem).split())[:200]}"

@@ -1,0 +1,235 @@
+"""Whole epochs of private training: dither against a plain PyTorch loop and three modes of Opacus.
+
+MNIST with the CNN of the clipping benchmark, 256 records a step, all in one run on two threads,
+alternating epochs, medians; then the share of a step that drawing the noise takes, on five models.
+Run by ``make bench`` (or ``python -m benchmarks.training``), with MNIST in ``$DITHER_DATA``; writes
+a record and a picture.
+"""
+
+import json
+import time
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from statistics import median
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.progress import track
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+import dither
+from benchmarks.clipping_models import CASES, case, losses, mnist_cnn
+from benchmarks.recording import RESULTS, record
+from dither import Plan, release
+from dither.data import load
+from dither.reports import save_figure
+
+EPOCHS, THREADS, BATCH, STEPS = 5, 2, 256, 30
+RECORDS = 15_360  # a quarter of MNIST: sixty steps an epoch
+Epoch = Callable[[], None]
+
+
+def plain(inputs: Tensor, targets: Tensor) -> Epoch:
+    """A plain loop over shuffled batches of the tensors in memory."""
+    model = mnist_cnn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def epoch() -> None:
+        for index in torch.randperm(len(inputs)).split(BATCH):
+            optimizer.zero_grad()
+            losses(model(inputs[index]), targets[index]).mean().backward()
+            optimizer.step()
+
+    return epoch
+
+
+def private(inputs: Tensor, targets: Tensor) -> Epoch:
+    """A loop of one's own with dither."""
+    model = mnist_cnn()
+    steps = len(inputs) // BATCH
+    plan = Plan.from_noise_multipliers(
+        [1.0] * steps * (EPOCHS + 1), delta=1e-5, dataset_size=len(inputs), batch_size=BATCH
+    )
+    run = dither.make_private(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), plan, (inputs, targets)
+    )
+    batches = run.batches()
+
+    def epoch() -> None:
+        for _ in range(steps):
+            x, y = next(batches)
+            run.backward(losses(run.model(x), y))
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+
+    return epoch
+
+
+def opacus(inputs: Tensor, targets: Tensor, mode: str) -> Epoch:
+    """Opacus' own loop: Poisson sampling, one of its ways to the gradients, noise, clipping."""
+    from opacus import PrivacyEngine
+
+    model = mnist_cnn()
+    engine = PrivacyEngine()
+    criterion = torch.nn.CrossEntropyLoss()
+    given: dict[str, Any] = {"criterion": criterion} if mode == "ghost" else {}
+    made = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(inputs, targets), batch_size=BATCH),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        grad_sample_mode=mode,
+        **given,
+    )
+    if mode == "ghost":
+        module, optimizer, criterion, loader = made
+    else:
+        module, optimizer, loader = made
+
+    def epoch() -> None:
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(module(x), y).backward()
+            optimizer.step()
+
+    return epoch
+
+
+METHODS: dict[str, Callable[[Tensor, Tensor], Epoch]] = {
+    "plain": plain,
+    "dither": private,
+    "Opacus hooks": lambda x, y: opacus(x, y, "hooks"),
+    "Opacus functorch": lambda x, y: opacus(x, y, "functorch"),
+    "Opacus ghost": lambda x, y: opacus(x, y, "ghost"),
+}
+
+
+def epochs() -> dict[str, Any]:
+    """Time whole epochs, every method in turn; the first epoch of each is not timed."""
+    train = load("mnist").train
+    inputs, targets = train.inputs[:RECORDS].clone(), train.targets[:RECORDS].clone()
+    ready = {name: build(inputs, targets) for name, build in METHODS.items()}
+    times: dict[str, list[float]] = {name: [] for name in ready}
+    for turn in track(range(EPOCHS + 1), "epochs", transient=True):
+        for name, epoch in ready.items():
+            start = time.perf_counter()
+            epoch()
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    seconds = {name: median(values) for name, values in times.items()}
+    best = min(value for name, value in seconds.items() if name.startswith("Opacus"))
+    return {
+        "seconds an epoch": {name: round(value, 3) for name, value in seconds.items()},
+        "times plain": {name: round(v / seconds["plain"], 2) for name, v in seconds.items()},
+        "times faster than Opacus' best": round(best / seconds["dither"], 2),
+    }
+
+
+def noise_share(name: str) -> dict[str, Any]:
+    """Return how much of a step drawing the noise takes, and the whole release."""
+    setting = case(name)
+    model = deepcopy(setting.model)
+    size = len(setting.inputs)
+    plan = Plan.from_noise_multipliers(
+        [1.0] * (STEPS + 3), delta=1e-5, dataset_size=size, batch_size=size
+    )
+    data = setting.inputs, setting.targets
+    run = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.01), plan, data)
+    drawing = _Timer("blocks_of_normals")
+    whole: list[float] = []
+    drawn: list[float] = []
+    for turn, (x, y) in zip(range(STEPS + 3), _timed(run, whole), strict=False):
+        run.backward(losses(run.model(x), y))
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        drawn.append(drawing.reset())
+        if turn < 3:
+            drawn.clear()
+    drawing.stop()
+    step = median(whole[3:])
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "milliseconds a step": round(1000.0 * step, 2),
+        "of which drawing noise": round(1000.0 * median(drawn), 2),
+        "share": round(median(drawn) / step, 3),
+    }
+
+
+def _timed(run: dither.Private, times: list[float]) -> Any:
+    batches = run.batches()
+    while True:
+        start = time.perf_counter()
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+        times.append(time.perf_counter() - start)
+
+
+class _Timer:
+    """Adds up the time that a generator of the release works."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._original, self._total = name, getattr(release, name), 0.0
+
+        def timed(*args: Any) -> Any:
+            made = self._original(*args)
+            while True:
+                start = time.perf_counter()
+                value = next(made, None)
+                self._total += time.perf_counter() - start
+                if value is None:
+                    return
+                yield value
+
+        setattr(release, name, timed)
+
+    def reset(self) -> float:
+        total, self._total = self._total, 0.0
+        return total
+
+    def stop(self) -> None:
+        setattr(release, self._name, self._original)
+
+
+def draw(found: dict[str, Any], shares: dict[str, Any]) -> Figure:
+    """Draw the times relative to a plain epoch, and the shares of the noise."""
+    figure = Figure(figsize=(10.0, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    times = found["times plain"]
+    colours = ["#999999", "#0072b2", "#e69f00", "#d55e00", "#cc79a7"]
+    left.bar_label(left.bar(list(times), list(times.values()), color=colours), fmt="%.2f")
+    left.set(title="an epoch of MNIST / a plain one; lower is better")
+    left.tick_params(axis="x", rotation=20)
+    values = [100.0 * each["share"] for each in shares.values()]
+    right.bar_label(right.bar(list(shares), values, color="#0072b2"), fmt="%.0f")
+    right.set(title="drawing noise, % of a step")
+    right.tick_params(axis="x", rotation=20)
+    return figure
+
+
+def main() -> None:
+    """Measure everything, print a summary, and write the record and the picture."""
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    found = epochs()
+    shares = {name: noise_share(name) for name in track(list(CASES), "noise", transient=True)}
+    results = {
+        "setting": f"{THREADS} threads, {RECORDS:,} records of MNIST, batches of {BATCH}, epochs "
+        f"alternating, median of {EPOCHS}; noise: median of {STEPS} steps",
+        "epochs": found,
+        "noise": shares,
+    }
+    record("training", "python -m benchmarks.training", ("torch", "opacus"), results)
+    save_figure(draw(found, shares), RESULTS / "training.png")
+    print(json.dumps(results, indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", category=UserWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+    main()
