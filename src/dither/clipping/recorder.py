@@ -36,6 +36,7 @@ _RESHAPING = {
     Tensor.view, Tensor.reshape, torch.reshape, Tensor.expand, Tensor.repeat, Tensor.new_zeros,
     Tensor.new_ones, Tensor.new_empty, Tensor.new_full, torch.unflatten, Tensor.unflatten,
 }  # fmt: skip
+_PLAIN = frozenset({int, bool, str, type(None)})
 _IN_PLACE_SUMS = {Tensor.add_, Tensor.sub_, Tensor.__iadd__, Tensor.__isub__}
 
 
@@ -231,7 +232,9 @@ class Recorder(TorchFunctionMode):
             return str((arguments != 0).tolist()) if few else "constant"
         if isinstance(arguments, float):
             return arguments != 0.0
-        return "records" if arguments == self.records else str(arguments)
+        if arguments == self.records:
+            return "records"
+        return arguments if type(arguments) in _PLAIN else str(arguments)
 
     def _moves_records(
         self, func: Callable[..., Any], args: Any, kwargs: Any, given: list[Tensor]

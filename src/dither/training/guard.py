@@ -38,7 +38,8 @@ class Guard:
         self.optimizer = optimizer
         self.rates = [float(group["lr"]) for group in optimizer.param_groups]
         self._model, self._before = model, before
-        self._trainable = [*trainable(model).values()]
+        self._held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self.trainable = trainable(model)
         self._hooks = [
             optimizer.register_step_pre_hook(self._begin),
             optimizer.register_step_post_hook(self._end),
@@ -50,19 +51,22 @@ class Guard:
         if _has_scheduler(self.optimizer):
             raise StepError(_SCHEDULED)
         if [float(group["lr"]) for group in groups] != self.rates:
-            now = ", ".join(f"{float(group['lr']):g}" for group in groups)
+            rates = ", ".join(f"{float(group['lr']):g}" for group in groups)
             then = ", ".join(f"{rate:g}" for rate in self.rates)
             raise StepError(
-                f"the learning rate was changed from {then} to {now}, but the plan owns it: give "
+                f"the learning rate was changed from {then} to {rates}, but the plan owns it: give "
                 "the schedule to dither.plan(stepsizes=...), and leave lr alone"
             )
-        now_trainable = [*trainable(self._model).values()]
-        if {*map(id, now_trainable)} != {*map(id, self._trainable)}:
+        now = trainable(self._model)
+        if [*map(id, now.values())] != [*map(id, self.trainable.values())]:
             raise StepError(
                 "the model's trainable parameters have changed since make_private: freeze and "
                 "unfreeze before it, or call make_private again with a plan for what is left"
             )
-        _refuse_other_parameters(self._model, self.optimizer)
+        if {id(p) for group in groups for p in group["params"]} != self._held:
+            raise StepError(
+                "the optimizer's parameters have changed since make_private: add all of them before"
+            )
 
     def remove(self) -> None:
         """Let the optimizer go."""

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from dither import validate
 from dither.clipping import ClippedSum
-from dither.clipping.batch import mapped, take, tensors, trainable, wide
+from dither.clipping.batch import mapped, take, tensors, wide
 from dither.clipping.check import probe
 from dither.clipping.engine import Recording, telling_once
 from dither.clipping.proof import refuse_kept_records
@@ -110,13 +110,13 @@ class Private:
         self._step = None
         sizes: list[int] = []
         fetched = self._records.batches(self._draws(sizes))
+        self._guard.check()
         while self._course.noise_multiplier is not None:
             if self._step is not None:
                 raise StepError(
                     f"step {self.step} was not taken: call private.backward(losses) and "
                     "private.optimizer.step() for every batch, or leave the loop with break"
                 )
-            self._guard.check()
             yield self._begin(next(fetched), sizes.pop(0))
 
     def pieces(self, batch: Any, size: int) -> Iterator[Any]:
@@ -199,7 +199,7 @@ class Private:
             step += 1
 
     def _begin(self, batch: Any, drawn: int) -> Any:
-        device = next(iter(trainable(self.model).values())).device
+        device = next(iter(self._guard.trainable.values())).device
         batch = mapped(batch, lambda tensor: tensor.to(device))
         step = self._step = _Step(drawn, max(drawn, 1))
         if self._augment is not None:
@@ -225,10 +225,9 @@ class Private:
             )
         if piece.recording is None:
             refuse_unsound_layers(self.model)
-            call = plain((args, kwargs))
+            call, batch = plain(((args, kwargs), piece.tape.batch))
             refuse_kept_records(self.model, _OutputsAlone(), (call, ()), piece.tape.rows)
-            batch = _pair(plain(piece.tape.batch))
-            piece.recording = Recording(self.model, batch, piece.tape.rows)
+            piece.recording = Recording(self.model, _pair(batch), piece.tape.rows)
         return piece.recording
 
     def _model_ends(self, args: Args, kwargs: Kwargs, output: Any) -> Any:
@@ -245,7 +244,10 @@ class Private:
         total = objective.by_row(losses)
         objective.refuse_mixed_losses(losses)
         if self._step is not None and not self._step.drawn:
-            return _zeros(self.model)
+            return {
+                name: torch.zeros_like(parameter, dtype=wide(parameter.dtype))
+                for name, parameter in self._guard.trainable.items()
+            }
         if self._engine == "oracle":
             return recording.by_oracle(objective, self.plan.clip_norm, self._views)[0]
         return recording.clipped(objective, total, self.plan.clip_norm, tell, self._views)[0]
@@ -264,7 +266,7 @@ class Private:
         )
         for parameter in self.model.parameters():
             parameter.grad = None
-        for name, parameter in trainable(self.model).items():
+        for name, parameter in self._guard.trainable.items():
             parameter.grad = released.gradients[name].to(parameter.dtype)
 
         def raw_squared_norm() -> float:
@@ -408,7 +410,3 @@ def _pair(batch: Any) -> tuple[Any, Any]:
 
 def _are_same(one: Any, two: Any) -> bool:
     return [*map(id, tensors(one))] == [*map(id, tensors(two))]
-
-
-def _zeros(model: nn.Module) -> dict[str, Tensor]:
-    return {n: torch.zeros_like(p, dtype=wide(p.dtype)) for n, p in trainable(model).items()}

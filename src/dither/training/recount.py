@@ -1,8 +1,8 @@
 """Numbers on a tape that are the number of rows, or were computed from it.
 
 ``len(inputs)`` is a plain number once Python has it. So what a tape is given is guessed by its
-value: in arithmetic the number of rows times or divided by a small number, or one over it; in all
-other calls the first number if it equals it, as in ``view(len(inputs), -1)``.
+value: in arithmetic up to four times the number of rows, or one over that; in all other calls the
+first number if it equals it, as in ``view(len(inputs), -1)``.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,6 @@ _ARITHMETIC = (
     "mul", "multiply", "__mul__", "__rmul__", "__imul__", "mul_", "div", "divide", "true_divide",
     "__truediv__", "__rtruediv__", "__itruediv__", "__rdiv__", "div_",
 )  # fmt: skip
-_FACTORS = tuple(range(1, 5))
 
 
 def recounted(
@@ -36,12 +35,11 @@ def recounted(
 def _rescaled(value: Any, old: int, new: int) -> Any:
     if type(value) not in (int, float) or value == 0:
         return value
-    for factor in _FACTORS:
-        for of_old in (factor * old, old / factor):
-            for inverse in (False, True):
-                if abs(value - (1 / of_old if inverse else of_old)) <= 1e-12 * abs(value):
-                    share = new / old
-                    return value / share if inverse else value * share
+    for multiple in range(old, 5 * old, old):
+        if value == multiple:
+            return value * new / old
+        if abs(value * multiple - 1.0) <= 1e-12:
+            return value * old / new
     return value
 
 

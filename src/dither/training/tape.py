@@ -174,7 +174,7 @@ class Tape:
             taped.tape = self
             return taped
 
-        return tree_map_only(Tensor, tape, value)
+        return _mapped(Tensor, tape, value)
 
     def _setting(self, value: Any) -> object:
         if isinstance(value, Tensor):
@@ -190,7 +190,18 @@ class Tape:
 
 def plain(value: Any) -> Any:
     """Return the same without tapes."""
-    return tree_map_only(Taped, lambda tensor: tensor.as_subclass(Tensor), value)
+    return _mapped(Taped, lambda tensor: tensor.as_subclass(Tensor), value)
+
+
+def _mapped(kind: type[Tensor], function: Callable[[Any], Tensor], value: Any) -> Any:
+    """Return the same with all tensors of a kind replaced, however they are nested."""
+    if isinstance(value, Tensor):
+        return function(value) if isinstance(value, kind) else value
+    if type(value) is tuple:
+        return tuple([_mapped(kind, function, each) for each in value])
+    if type(value) is dict:
+        return {key: _mapped(kind, function, each) for key, each in value.items()}
+    return tree_map_only(kind, function, value)
 
 
 def _tensors(value: Any) -> list[Tensor]:
