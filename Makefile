@@ -4,18 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
+# Where MNIST and the like are, for the tests, benchmarks and experiments that use them.
+export DITHER_DATA ?= $(firstword $(wildcard ../shared/data) data)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench evidence clean
+.PHONY: help setup demo test lint bench experiments evidence clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv and install dither in it, pinned by constraints.txt
 
-demo: $(READY) ## the main job on its default input: plan a run, as a table and a picture
-	$(BIN)/dither plan --plot demo.png
+demo: $(READY) ## the main job on its default input: private training on digits, and a picture
+	$(BIN)/dither train --plot demo.png
 
 test: lint ## lint, types, import contracts, tests, doctests
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov --cov-report=term
@@ -31,13 +33,17 @@ bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.accounting
 	$(BIN)/python -m benchmarks.shaping
 	$(BIN)/python -m benchmarks.clipping
+	$(BIN)/python -m benchmarks.training
+
+experiments: $(READY) ## training on MNIST and Fashion-MNIST; results go to experiments/records/
+	$(BIN)/python -m experiments.noise_shapes
 
 evidence: $(READY) ## the long checks: many more random cases than `make test` draws
 	OPENBLAS_NUM_THREADS=1 HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
 
 clean: ## remove .venv, caches and what the demo wrote
 	rm -rf $(VENV) build dist demo.png .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

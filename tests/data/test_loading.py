@@ -8,7 +8,7 @@ import torch
 from tests.data.refusing import complaint
 from torch.utils.data import DataLoader, TensorDataset
 
-from dither.data import Examples, directory, load
+from dither.data import Examples, directory, load, with_classes
 from dither.validate import InvalidTypeError, InvalidValueError
 
 
@@ -63,6 +63,41 @@ def test_examples_refuse_what_does_not_fit() -> None:
         Examples(torch.zeros(3, 1), labels, "ab")
     with pytest.raises(InvalidValueError, match="inputs must have at least one record"):
         Examples(torch.zeros(0, 1), labels[:0], "ab")
+
+
+def test_labels_of_another_set_are_matched_by_name() -> None:
+    mine = Examples(torch.rand(3, 2), torch.tensor([0, 1, 2]), ["ant", "bee", "cat"])
+    inputs = torch.rand(4, 2)
+    public = Examples(inputs, torch.tensor([0, 1, 1, 0]), ["cat", "ant"])
+    matched = with_classes(public, mine)
+    assert matched.targets.tolist() == [2, 0, 0, 2]
+    assert matched.targets.dtype == torch.int64
+    assert matched.classes == mine.classes
+    assert torch.equal(matched.inputs, inputs)
+    assert public.targets.tolist() == [0, 1, 1, 0]
+    again = with_classes(matched, mine)
+    assert torch.equal(again.targets, matched.targets)
+
+
+def test_classes_and_shapes_that_the_other_set_has_not_are_refused() -> None:
+    mine = Examples(torch.zeros(2, 3), torch.tensor([0, 1]), ["ant", "bee"])
+    other = Examples(torch.zeros(2, 3), torch.tensor([0, 1]), ["ant", "two\nlines"])
+    with pytest.raises(
+        InvalidValueError,
+        match=r"^the public records must have classes of the training records, "
+        r"got 'two\\nlines'$",
+    ):
+        with_classes(other, mine)
+    # A class that no record has is unknown all the same: its name was meant for something.
+    unused = Examples(torch.zeros(1, 3), torch.tensor([0]), ["ant", "wasp"])
+    with pytest.raises(InvalidValueError, match="got 'wasp'"):
+        with_classes(unused, mine)
+    for shape in ((2, 4), (2, 1, 3)):
+        with pytest.raises(
+            InvalidValueError,
+            match=r"must have the shape of the training records, \(3,\), got \(",
+        ):
+            with_classes(Examples(torch.zeros(shape), torch.tensor([0, 1]), ["ant", "bee"]), mine)
 
 
 def test_paths_are_looked_for_in_the_folder_of_the_data(tmp_path: Path) -> None:

@@ -165,3 +165,28 @@ def test_models_by_name_have_a_logit_a_class(name: str, shape: tuple[int, ...]) 
 def test_a_cnn_for_vectors_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at least 8 × 8, got records of shape \(30,\)"):
         MODELS["cnn"]((30,), 2)
+
+
+def test_a_run_that_is_refused_in_its_first_step_leaves_nothing_behind(tmp_path: Path) -> None:
+    def mixing(outputs: Tensor, targets: Tensor) -> Tensor:
+        found = nn.functional.cross_entropy(outputs, targets, reduction="none")
+        return found / found.detach().sum()
+
+    with pytest.raises(ValueError, match="every record by itself"):
+        train(loss=mixing, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_models_that_cannot_be_trained() -> None:
+    with pytest.raises(ValueError, match="model must have trainable parameters"):
+        dither.train(model().requires_grad_(False), data(), noisy_plan(), progress=False)
+    with pytest.raises(TypeError, match="model must be a Module, got None"):
+        dither.train(None, data(), noisy_plan())  # type: ignore[arg-type]
+
+
+def test_a_result_is_json_whatever_was_measured(tmp_path: Path) -> None:
+    inputs, targets = data(20)
+    inputs[3] = float("nan")
+    train(run_dir=tmp_path / "run", evaluate=Public((inputs, targets)))
+    text = (tmp_path / "run" / "result.json").read_text(encoding="utf-8")
+    assert json.loads(text, parse_constant=pytest.fail)["metrics"]["loss"] is None

@@ -15,6 +15,7 @@ from rich.table import Table
 from dither import accounting, validate
 from dither.cli.options import add_schedule, number, schedule_of, steps_of
 from dither.planning import Plan, plan
+from dither.randomness import Source
 from dither.schedules import Constant
 from dither.types import rounded
 
@@ -60,9 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     budget.add_argument("--delta", type=number, default=1e-5, help="δ")
     budget.add_argument("--batch-size", type=number, default=128, metavar="M", help="expected, m")
     budget.add_argument("--clip-norm", type=number, default=1.0, metavar="C", help="C_G")
-    budget.add_argument("--noise", choices=_NOISES, default="optimal")
-    budget.add_argument("--sampling", choices=accounting.SAMPLINGS, default="poisson")
-    add_schedule(parser, default="linear:start=2,end=0.1", default_epochs=30)
+    budget.add_argument("--noise", choices=_NOISES, default="optimal", help="over the steps")
+    budget.add_argument(
+        "--sampling", choices=accounting.SAMPLINGS, default="poisson", help="of the batches"
+    )
+    # A float: argparse takes a whole number that is the default for one that was not given.
+    add_schedule(parser, default="linear:start=2,end=0.1", default_epochs=30.0)
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model",
@@ -70,8 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="linear|mlp|cnn|MODULE:FUNCTION",
         help="a function is called with the shape of a record and the number of classes",
     )
-    model.add_argument("--optimizer", choices=("adam", "adamw", "momentum", "sgd"), default="sgd")
-    model.add_argument("--averaging", choices=("ema", "tail", "none"), default="ema")
+    model.add_argument(
+        "--optimizer",
+        choices=("adam", "adamw", "momentum", "sgd"),
+        default="sgd",
+        help="its learning rate is multiplied by the step sizes",
+    )
+    model.add_argument(
+        "--averaging", choices=("ema", "tail", "none"), default="ema", help="of the iterates"
+    )
     model.add_argument(
         "--seed",
         type=number,
@@ -94,6 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
     plot = getattr(arguments, "plot", None)
     if plot is not None:
         checked_figure_path(plot)
+    Source(getattr(arguments, "seed", None))  # refuses what is no whole number
     examples, test = _read(arguments)
     build = _model(arguments.model)
     plans = _plans(arguments, len(examples))
@@ -108,7 +120,8 @@ def run(arguments: argparse.Namespace) -> None:
     result = runs[arguments.noise]
     if arguments.json:
         found = {name: _summary(each) for name, each in runs.items()}
-        json.dump({"runs": found, "statement": statement(result)}, sys.stdout, indent=2)
+        said = {"runs": found, "statement": statement(result)}
+        json.dump(said, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     elif arguments.quiet:
         measured = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
@@ -181,7 +194,7 @@ def _trained(
 
     seed = getattr(arguments, "seed", None)
     if seed is not None:
-        torch.manual_seed(seed)
+        torch.manual_seed(seed % 2**63)
     folder = getattr(arguments, "run_dir", None) if name == arguments.noise else None
     return train(
         build(tuple(examples.inputs.shape[1:]), len(examples.classes)),
@@ -204,30 +217,41 @@ def _model(name: str) -> Callable[..., "nn.Module"]:
     if name in MODELS:
         return MODELS[name]
     module, colon, function = name.partition(":")
-    if not colon:
+    if not colon or not module or module.startswith("."):
         raise validate.InvalidValueError(
             f"model must be one of {', '.join(MODELS)} or MODULE:FUNCTION, got {name!r}"
         )
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as problem:
+    except (ImportError, AttributeError, SyntaxError) as problem:
         raise validate.InvalidValueError(f"model must be found, got {name!r}: {problem}") from None
     finally:
         sys.path.pop(0)
-    build: Callable[..., nn.Module] = found
+    if not callable(found):
+        raise validate.InvalidValueError(f"model must be a function, got {name!r}: {found!r}")
+
+    def build(shape: tuple[int, ...], classes: int) -> "nn.Module":
+        from torch import nn
+
+        return validate.instance(nn.Module, model=found(shape, classes))
+
     return build
 
 
 def _summary(result: "TrainResult") -> dict[str, Any]:
-    epsilon = result.bound.epsilon
     return {
-        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "epsilon": _finite(result.bound.epsilon),
         "delta": result.bound.delta,
         "steps": result.steps,
         "plan": result.plan.fingerprint,
-        "metrics": result.metrics,
+        "metrics": {name: _finite(value) for name, value in result.metrics.items()},
     }
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as JSON can hold it."""
+    return value if math.isfinite(value) else None
 
 
 def _print(runs: dict[str, "TrainResult"], text: str) -> None:

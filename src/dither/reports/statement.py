@@ -3,7 +3,7 @@
 import math
 from textwrap import fill
 
-from dither.planning import ReactivePlan
+from dither.planning import Plan, ReactivePlan
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training import TrainResult
 from dither.types import rounded
@@ -52,10 +52,12 @@ def _mechanism(result: TrainResult) -> str:
     }[plan.sampling]
     if plan.sample_rate == 1.0:
         how = "all records"
+    clips = f"clips every record's gradient to the norm {plan.clip_norm:g}, "
+    clips = clips if math.isfinite(plan.clip_norm) else ""
+    sums = "adds Gaussian noise to their sum" if _has_noise(result) else "sums the gradients"
     return (
-        f"It was made by {result.steps:,} steps, each of which draws {how}, clips every record's "
-        f"gradient to the norm {plan.clip_norm:g}, adds Gaussian noise to their sum and divides by "
-        f"{plan.batch_size:,}. The plan's fingerprint is {plan.fingerprint[:16]}."
+        f"It was made by {result.steps:,} steps, each of which draws {how}, {clips}{sums} and "
+        f"divides by {plan.batch_size:,}. The plan's fingerprint is {plan.fingerprint[:16]}."
     )
 
 
@@ -67,7 +69,14 @@ def _public(result: TrainResult) -> str:
     )
 
 
+def _has_noise(result: TrainResult) -> bool:
+    return not isinstance(result.plan, Plan) or bool(result.plan.noise_multipliers.any())
+
+
 def _randomness(result: TrainResult) -> str:
+    if not _has_noise(result):
+        seeded = "" if result.seed is None else f" SEEDED with {result.seed}."
+        return f"Only the batches are random.{seeded}"
     if result.seed is None:
         return (
             "Batches and noise come from a cryptographic generator keyed by the operating system; "

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from dither.reports.figures import BLUE, GREEN, ORANGE, VERMILION
@@ -19,8 +20,10 @@ def training_figure(runs: Mapping[str, TrainResult]) -> "Figure":
 
     figure = Figure(figsize=(13.0, 4.2), layout="constrained")
     quality, noise, privacy = figure.subplots(1, 3)
-    name_of_metric = "accuracy" if "accuracy" in next(iter(runs.values())).metrics else "loss"
-    for (name, result), (colour, line) in zip(runs.items(), _STYLES, strict=False):
+    measured = [result.metrics for result in runs.values() if result.metrics]
+    is_accuracy = bool(measured) and all("accuracy" in metrics for metrics in measured)
+    name_of_metric = "accuracy" if is_accuracy else "loss"
+    for (name, result), (colour, line) in zip(runs.items(), cycle(_STYLES), strict=False):
         style = {"color": colour, "linestyle": line, "linewidth": 2.0, "label": name}
         steps = [row.step for row in result.history]
         if result.metrics:

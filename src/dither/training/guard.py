@@ -89,6 +89,14 @@ class Guard:
             _set_rate(group, rate)
 
 
+def refuse_frozen(model: nn.Module) -> None:
+    """Raise if there is nothing to train."""
+    if not trainable(model):
+        raise InvalidValueError(
+            "model must have trainable parameters, got none with requires_grad=True"
+        )
+
+
 def _refuse_unfit(model: nn.Module, optimizer: Optimizer) -> None:
     if not isinstance(optimizer, Optimizer):
         raise InvalidTypeError(
@@ -106,10 +114,7 @@ def _refuse_unfit(model: nn.Module, optimizer: Optimizer) -> None:
         raise InvalidValueError(
             "optimizer must not belong to another private run: call close() of that one first"
         )
-    if not trainable(model):
-        raise InvalidValueError(
-            "model must have trainable parameters, got none with requires_grad=True"
-        )
+    refuse_frozen(model)
     _refuse_other_parameters(model, optimizer)
 
 

@@ -42,7 +42,14 @@ class History:
         self.rows: list[Row] = []
         self._folder = None if run_dir is None else _new_folder(Path(run_dir))
         self._board: Any = None
-        if self._folder is not None and find_spec("tensorboard") is not None:
+
+    def open(self, plan: str) -> None:
+        """Make the folder, once there is something to keep."""
+        if self._folder is None:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.write("plan.json", plan)
+        if find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(self._folder / "tensorboard"))
@@ -52,7 +59,7 @@ class History:
         self.rows.append(row)
         if self._folder is not None:
             with (self._folder / "history.jsonl").open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(_finite(asdict(row)), allow_nan=False) + "\n")
+                lines.write(json.dumps(finite(asdict(row)), allow_nan=False) + "\n")
         if self._board is not None:
             for name, value in {**asdict(row), **row.metrics}.items():
                 if isinstance(value, float):
@@ -80,14 +87,13 @@ def _new_folder(folder: Path) -> Path:
         raise InvalidValueError(
             f"run_dir must be a folder that is new or empty, got {str(folder)!r}"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return numbers as JSON can hold them: what is infinite or unknown as None."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: finite(each) for key, each in value.items()}
     if isinstance(value, float) and not abs(value) < float("inf"):
         return None
     return value

@@ -18,7 +18,7 @@ from dither.planning import Plan, ReactivePlan
 from dither.planning.written import written
 from dither.training.averaging import Average
 from dither.training.evaluation import Public, checked_public, measure
-from dither.training.history import History, Row
+from dither.training.history import History, Row, finite
 from dither.training.losses import loss_of
 from dither.training.optimizers import optimizer_of
 from dither.training.private import Private, make_private
@@ -108,6 +108,7 @@ def train(
         >>> result.steps, result.bound.epsilon <= 3.0
         (5, True)
     """
+    validate.instance(nn.Module, model=model)
     criterion, public = loss_of(loss), checked_public(evaluate)
     every = validate.count(every=every)
     private = make_private(
@@ -116,7 +117,6 @@ def train(
     )  # fmt: skip
     average = Average(model, averaging, plan.steps)
     history = History(run_dir)
-    history.write("plan.json", _plan_text(plan))
 
     def look() -> None:
         with average.in_place():
@@ -131,6 +131,8 @@ def train(
             private.optimizer.step()
             private.optimizer.zero_grad()
             average.update(private.step)
+            if private.step == 1:
+                history.open(_plan_text(plan))
             if private.step % every == 0:
                 look()
             bar.show(private)
@@ -192,5 +194,5 @@ def _save(result: TrainResult, history: History) -> None:
         "bound": {key: written(value) for key, value in asdict(result.bound).items()},
         "metrics": result.metrics,
     }
-    history.write("result.json", json.dumps(summary, indent=2))
+    history.write("result.json", json.dumps(finite(summary), indent=2, allow_nan=False))
     history.close()

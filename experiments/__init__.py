@@ -1,0 +1,1 @@
+"""Experiments: one file a claim, with records of what was measured."""

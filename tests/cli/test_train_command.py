@@ -1,0 +1,555 @@
+"""``dither train``: from data to a model and its privacy statement."""
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.cli.refusals import complaint
+
+import dither
+from dither import Plan
+from dither.cli import main
+from dither.data import load
+from dither.schedules import Linear, Warmup
+from dither.training import MODELS
+
+RECORDS = 60
+DIGITS = ["train", "--steps", "6", "--batch-size", "16", "--model", "linear"]
+WITHOUT = "none (Adam, no clipping)"
+
+# Functions for --model, in a module of one's own.
+MODELS_OF_MINE = """
+from torch import nn
+
+def small(shape, classes):
+    print("called with", shape, classes)
+    return nn.Sequential(nn.Linear(shape[0], 4), nn.ReLU(), nn.Linear(4, classes))
+
+def normed(shape, classes):
+    return nn.Sequential(nn.Linear(shape[0], 4), nn.BatchNorm1d(4), nn.Linear(4, classes))
+
+class Mixing(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs - inputs.mean(0))
+
+def mixing(shape, classes):
+    return Mixing(shape[0], classes)
+
+def nothing(shape, classes):
+    pass
+
+def word(shape, classes):
+    return "a model"
+
+number = 3
+"""
+
+
+def own(name: str = "own.csv", *, steps: int = 4) -> list[str]:
+    """Return a quick command for data of one's own."""
+    return [
+        "train", "--data", name, "--steps", str(steps), "--batch-size", "20", "--model", "linear",
+        "--noise", "uniform",
+    ]  # fmt: skip
+
+
+def table(
+    path: Path,
+    *,
+    seed: int = 1,
+    records: int = RECORDS,
+    columns: int = 3,
+    classes: tuple[str, ...] = ("ant", "bee"),
+) -> Path:
+    """Write records whose first column tells the class."""
+    values = np.random.default_rng(seed).normal(size=(records, columns)).round(4)
+    lines = [",".join([*(f"c{k}" for k in range(columns)), "kind", "label"])]
+    for k, row in enumerate(values.tolist()):
+        row[0] += 5.0 * (k % len(classes))
+        lines.append(",".join(map(str, row)) + f",{k % 5},{classes[k % len(classes)]}")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with data and models of one's own, and without a standard set."""
+    torch.manual_seed(1)
+    table(tmp_path / "own.csv")
+    (tmp_path / "models_of_mine.py").write_text(MODELS_OF_MINE, encoding="utf-8")
+    (tmp_path / "unfinished_models.py").write_text("x = (", encoding="utf-8")
+    for name in ("models_of_mine", "unfinished_models"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delenv("DITHER_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def as_json(argv: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return what a command prints as JSON, which knows neither NaN nor Infinity."""
+
+    def refuse(word: str) -> float:
+        raise AssertionError(word)
+
+    found: dict[str, Any] = json.loads(run([*argv, "--json"], capsys), parse_constant=refuse)
+    return found
+
+
+def made_of(argv: list[str], capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Run a command, and return the plan that it leaves in the folder of the run."""
+    run([*argv, "--quiet", "--run-dir", "run"], capsys)
+    return Plan.from_json(Path("run/plan.json").read_text(encoding="utf-8"))
+
+
+def stop(*_: object, **__: object) -> None:
+    raise AssertionError("this should not have been called")
+
+
+def rows(out: str) -> dict[str, list[str]]:
+    """Return the rows of the table that was printed, by their first cell."""
+    lines = [line for line in out.splitlines() if line.startswith("│")]
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    return {first: rest for first, *rest in cells}
+
+
+def test_by_default_digits_are_learnt_beside_uniform_noise_and_none(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    before = {path.name for path in folder.iterdir()}
+    out = run(["train", "--steps", "6"], capsys)
+    assert out.startswith("6 steps, poisson sampling of m = 128 out of n = 1,438 (q = 0.0890125)")
+    assert "step size   2 first, 0.1 last" in out
+    assert "test accuracy" in out
+    found = rows(out)
+    assert list(found) == ["optimal", "uniform", WITHOUT]
+    for name, (epsilon, accuracy, loss) in found.items():
+        assert epsilon == "∞" if name == WITHOUT else 2.98 <= float(epsilon) <= 3.0
+        assert 0.0 <= float(accuracy) <= 1.0
+        assert float(loss) > 0.0
+    assert "The released model is (ε = " in out
+    assert "n = 1,438" in out
+    assert "SEEDED" not in out
+    assert {path.name for path in folder.iterdir()} == before
+
+
+def test_json_and_text_of_a_seeded_run_are_the_same_and_say_that_it_is_seeded(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    before = {path.name for path in folder.iterdir()}
+    argv = [*DIGITS, "--seed", "3"]
+    text = run(argv, capsys)
+    found = as_json([*argv, "--plot", "runs.png", "--run-dir", "run"], capsys)
+    assert list(found) == ["runs", "statement"]
+    assert list(found["runs"]) == ["optimal", "uniform", WITHOUT]
+    for name, (_, accuracy, loss) in rows(text).items():
+        summary = found["runs"][name]
+        assert f"{summary['metrics']['accuracy']:.4f}" == accuracy
+        assert f"{summary['metrics']['loss']:.4f}" == loss
+        assert summary["metrics"]["accuracy"] > 0.1  # which is what guessing gives
+        assert summary["steps"] == 6
+        assert (summary["epsilon"] is None) == (name == WITHOUT)
+    assert found["runs"]["optimal"]["epsilon"] <= 3.0
+    assert found["statement"] in text
+    assert "SEEDED with 3:" in found["statement"]
+    assert found["runs"]["optimal"]["plan"][:16] in found["statement"]
+    # The picture and the folder of the run are there, and nothing else is.
+    assert {path.name for path in folder.iterdir()} == {*before, "runs.png", "run"}
+    assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
+    check_run_folder(folder / "run", found["runs"]["optimal"])
+
+
+def check_run_folder(run_dir: Path, summary: dict[str, Any]) -> None:
+    names = {path.name for path in run_dir.iterdir()} - {"tensorboard"}
+    assert names == {"plan.json", "history.jsonl", "result.json", "model.pt"}
+    plan = Plan.from_json((run_dir / "plan.json").read_text(encoding="utf-8"))
+    assert plan.fingerprint == summary["plan"]
+    assert plan.bound.epsilon == summary["epsilon"]
+    result = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+    assert result["metrics"] == summary["metrics"]
+    assert result["seed"] == 3
+    lines = (run_dir / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert json.loads(lines[-1])["metrics"] == summary["metrics"]
+    model, test = MODELS["linear"]((1, 8, 8), 10), load("digits").test
+    assert test is not None
+    model.load_state_dict(torch.load(run_dir / "model.pt", weights_only=True))
+    with torch.no_grad():
+        right = model(test.inputs).argmax(1) == test.targets
+    assert float(right.double().mean()) == pytest.approx(summary["metrics"]["accuracy"])
+
+
+def test_without_a_seed_every_run_is_another(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*own(), "--public-test", "own.csv"]
+    one, two = as_json(argv, capsys), as_json(argv, capsys)
+    assert one["runs"]["uniform"]["plan"] == two["runs"]["uniform"]["plan"]
+    assert one["runs"]["uniform"]["metrics"]["loss"] != two["runs"]["uniform"]["metrics"]["loss"]
+    assert one["statement"] == two["statement"]
+    assert "SEEDED" not in one["statement"]
+
+
+@pytest.mark.parametrize("seed", ["0", "-7", "123456789012345678901234567890"])
+def test_any_whole_number_is_a_seed(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*own(), "--public-test", "own.csv", "--seed", seed]
+    one, two = as_json(argv, capsys), as_json(argv, capsys)
+    assert one == two
+    assert f"SEEDED with {seed}:" in " ".join(one["statement"].split())
+
+
+def test_quiet_is_one_line_with_the_claim_and_what_was_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = run([*own(), "--quiet"], capsys)
+    assert out.count("\n") == 1
+    assert re.match(r"\(ε = \S+, δ = 1e-05\)-differentially private", out)
+    assert "accuracy" not in out
+    out = run([*own(), "--quiet", "--public-test", "own.csv"], capsys)
+    assert out.count("\n") == 1
+    assert re.search(r", test accuracy [01]\.\d{4}, test loss \d+\.\d{4}\n$", out)
+
+
+def test_a_picture_is_all_that_plot_writes(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    before = {path.name for path in folder.iterdir()}
+    out = run([*own(), "--plot", "runs.png"], capsys)
+    assert out.endswith("The picture is in runs.png.\n")
+    assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in folder.iterdir()} == {*before, "runs.png"}
+
+
+@pytest.mark.parametrize(
+    ("plot", "message"),
+    [
+        ("runs.txt", "plot must end in one of .pdf, .png, .svg, got 'runs.txt'"),
+        ("no/such/runs.png", "plot must be in a folder that exists, got 'no/such/runs.png'"),
+    ],
+)
+def test_a_bad_place_for_the_picture_is_refused_before_anything_is_read(
+    plot: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dither.data.load", stop)
+    monkeypatch.setattr("dither.training.train", stop)
+    assert message in complaint([*own(), "--plot", plot], capsys)
+
+
+def test_a_folder_in_use_is_refused_and_stays_as_it_is(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / "run").mkdir()
+    (folder / "run" / "result.json").write_text("mine", encoding="utf-8")
+    for name in ("run", "own.csv"):
+        line = complaint([*own(), "--quiet", "--run-dir", name], capsys)
+        assert f"run_dir must be a folder that is new or empty, got '{name}'" in line
+    assert [path.name for path in (folder / "run").iterdir()] == ["result.json"]
+    assert (folder / "run" / "result.json").read_text(encoding="utf-8") == "mine"
+    assert (folder / "own.csv").read_text(encoding="utf-8").startswith("c0,")
+
+
+def test_a_new_folder_is_made_with_those_above_it(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    run([*own(), "--quiet", "--run-dir", "runs/of/mine"], capsys)
+    assert (folder / "runs" / "of" / "mine" / "model.pt").stat().st_size > 0
+
+
+def test_the_options_make_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*own(), "--schedule", "linear:start=1,end=0.5", "--warmup", "2", "--noise", "matched"]
+    argv += ["--epsilon", "2", "--delta", "1e-4", "--clip-norm", "0.25", "--sampling", "fixed"]
+    assert made_of(argv, capsys) == dither.plan(
+        epsilon=2.0,
+        delta=1e-4,
+        dataset_size=RECORDS,
+        batch_size=20,
+        steps=4,
+        clip_norm=0.25,
+        stepsizes=Warmup(Linear(1.0, 0.5), 2),
+        noise="matched",
+        sampling="fixed",
+    )
+
+
+def test_epochs_are_counted_in_records(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--batch-size", "25", "--model", "linear", "--noise", "uniform", "--epochs", "1.5"]
+    plan = made_of(["train", "--data", "own.csv", *argv], capsys)
+    assert plan.steps == math.ceil(1.5 * RECORDS / 25)
+
+
+def test_fixed_sampling_is_stated(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run([*own(), "--sampling", "fixed"], capsys)
+    assert "fixed sampling of m = 20 out of n = 60" in out
+    assert "replacing one record by another" in " ".join(out.split())
+    assert "20 distinct records at random" in " ".join(out.split())
+
+
+def test_a_whole_batch_is_stated(capsys: pytest.CaptureFixture[str]) -> None:
+    out = " ".join(run([*own(), "--batch-size", str(RECORDS)], capsys).split())
+    assert "each of which draws all records" in out
+
+
+def test_optimizers_averages_and_the_noise_change_the_model(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    seen = {}
+    for k, options in enumerate(
+        ("", "--optimizer adam", "--optimizer momentum", "--averaging none", "--averaging tail")
+    ):
+        run([*own(), "--quiet", "--seed", "3", "--run-dir", str(k), *options.split()], capsys)
+        weights = torch.load(folder / str(k) / "model.pt", weights_only=True)
+        seen[options] = tuple(weights["1.weight"].flatten().tolist())
+    assert len(set(seen.values())) == 5
+
+
+@pytest.mark.parametrize("noise", ["uniform", "matched"])
+def test_uniform_noise_is_compared_with_once(
+    noise: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = as_json([*DIGITS, "--noise", noise], capsys)
+    assert list(found["runs"]) == [*dict.fromkeys([noise, "uniform"]), WITHOUT]
+    assert found["runs"][noise]["plan"][:16] in found["statement"]
+
+
+def test_alone_there_is_nothing_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run([*DIGITS, "--alone", "--noise", "uniform"], capsys)
+    assert list(rows(out)) == ["uniform"]
+    assert "Adam" not in out
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
+def test_models_by_name(name: str, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    argv = ["train", "--alone", "--steps", "1", "--batch-size", "8", "--noise", "uniform"]
+    run([*argv, "--model", name, "--quiet", "--run-dir", "run"], capsys)
+    weights = torch.load(folder / "run" / "model.pt", weights_only=True)
+    assert weights.keys() == MODELS[name]((1, 8, 8), 10).state_dict().keys()
+
+
+def test_a_model_of_ones_own_is_called_with_shape_and_classes(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    path = [*sys.path]
+    argv = [*own(), "--model", "models_of_mine:small", "--quiet", "--run-dir", "run"]
+    out = run(argv, capsys)
+    assert out.startswith("called with (4,) 2\n")
+    assert sys.path == path
+    weights = torch.load(folder / "run" / "model.pt", weights_only=True)
+    assert list(weights) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_of_private_data_nothing_is_printed_but_what_is_public(
+    suffix: str, form: tuple[str, ...], capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """Other records, labels and names, and another true n: the same words to the last letter."""
+    said, written = [], []
+    for seed, records, classes in ((1, RECORDS, ("ant", "bee")), (2, 47, ("cow", "dog", "elk"))):
+        path = table(folder / "private.csv", seed=seed, records=records, classes=classes)
+        if suffix == "npz":
+            path = folder / "private.npz"
+            data = load(folder / "private.csv").train
+            x, y = data.inputs.numpy(), data.targets.numpy()
+            # A test part beside the records was not declared public.
+            np.savez(path, x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
+        argv = [*own(path.name), "--dataset-size", "50", "--run-dir", f"run{seed}", *form]
+        said.append(run(argv, capsys))
+        names = ("plan.json", "history.jsonl", "result.json")
+        written.append([(folder / f"run{seed}" / name).read_text("utf-8") for name in names])
+    assert said[0] == said[1]
+    assert written[0] == written[1]
+    everything = said[0] + "".join(written[0]).replace('"metrics": {}', "")
+    for word in ("ant", "47", "60", "Adam", "optimal"):
+        assert not re.search(rf"\b{word}\b", everything)
+    assert "accuracy" not in everything.replace("No accuracy: give public records", "")
+    assert "loss" not in everything
+
+
+def test_without_public_records_it_says_why_there_is_no_accuracy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = run(own(), capsys)
+    assert list(rows(out)) == ["uniform"]
+    assert "No accuracy: give public records to measure on with --public-test." in out
+    assert as_json(own(), capsys)["runs"]["uniform"]["metrics"] == {}
+
+
+def test_public_records_are_measured_with_their_classes_by_name(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    table(folder / "private.csv", records=300, classes=("ant", "bee"))
+    # Only bees: on their own they would be class 0.
+    text = table(folder / "both.csv", seed=9).read_text(encoding="utf-8").splitlines()
+    bees = [text[0], *(line for line in text if line.endswith("bee"))]
+    (folder / "bees.csv").write_text("\n".join(bees), encoding="utf-8")
+    argv = ["train", "--data", "private.csv", "--model", "linear", "--noise", "uniform"]
+    argv += ["--steps", "20", "--batch-size", "100", "--epsilon", "50", "--seed", "1"]
+    found = {
+        name: as_json([*argv, "--public-test", name], capsys)["runs"]["uniform"]["metrics"]
+        for name in ("both.csv", "bees.csv")
+    }
+    assert found["both.csv"]["accuracy"] > 0.9
+    assert found["bees.csv"]["accuracy"] > 0.9
+    out = run([*own(), "--public-test", "both.csv"], capsys)
+    assert list(rows(out)) == ["uniform"]
+    assert "No accuracy" not in out
+    assert "test accuracy" in out
+
+
+def test_what_is_infinite_or_no_number_is_null(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / "gaps.csv").write_text("c0,c1,c2,kind,label\n1,2,,0,ant\n", encoding="utf-8")
+    found = as_json([*own(), "--public-test", "gaps.csv"], capsys)
+    assert found["runs"]["uniform"]["metrics"]["loss"] is None
+
+
+def test_another_column_can_be_the_label(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    for name in ("private.csv", "public.csv"):
+        path = table(folder / name)
+        path.write_text(path.read_text("utf-8").replace("ant", "0").replace("bee", "1"), "utf-8")
+    argv = [*own("private.csv"), "--label", "kind", "--public-test", "public.csv", "--quiet"]
+    run([*argv, "--run-dir", "run"], capsys)
+    weights = torch.load(folder / "run" / "model.pt", weights_only=True)
+    assert weights["1.weight"].shape == (5, 4)
+
+
+def test_n_may_be_another_number_under_poisson_sampling_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = run([*own(), "--dataset-size", "70"], capsys)
+    assert "m = 20 out of n = 70" in out
+    line = complaint([*own(), "--dataset-size", "70", "--sampling", "fixed", "--quiet"], capsys)
+    assert "dataset must have the plan's dataset_size, 70 records, under fixed sampling" in line
+
+
+def test_the_variable_says_where_the_standard_sets_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DITHER_DATA", "there")
+    assert "in 'there/mnist', 'there/MNIST/raw'" in complaint(["train", "--data", "mnist"], capsys)
+
+
+def test_interrupting_it_is_no_failure_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dither.training.train", interrupted)
+    assert main([*own(), "--quiet"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "dither train: stopped\n"
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*own(), "--quiet", "--run-dir", "own.csv/run"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "own.csv/run" in captured.err
+
+
+def test_the_help_tells_every_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as exit_:
+        main(["train", "--help"])
+    assert exit_.value.code == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for option, default in (
+        ("data", "digits"), ("epsilon", "3.0"), ("delta", "1e-05"), ("batch-size", "128"),
+        ("clip-norm", "1.0"), ("noise", "optimal"), ("sampling", "poisson"),
+        ("schedule", "linear:start=2,end=0.1"), ("epochs", "30.0"), ("model", "mlp"),
+        ("optimizer", "sgd"), ("averaging", "ema"),
+    ):  # fmt: skip
+        described = out.rpartition(f" --{option} ")[2].partition(" --")[0]
+        assert f"(default: {default})" in described, option
+    assert "a seeded run protects nobody who can guess the seed" in out
+    assert "$DITHER_DATA" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--epsilon -1", "epsilon must be a positive, finite number, got -1"),
+        ("--epsilon nan", "epsilon must be a positive, finite number, got nan"),
+        ("--epsilon much", "argument --epsilon: must be a number, got 'much'"),
+        ("--delta 2", "delta must be strictly between 0 and 1, got 2"),
+        ("--delta 0", "delta must be strictly between 0 and 1, got 0"),
+        ("--batch-size 61", "batch_size must be at most dataset_size = 60, got 61"),
+        ("--batch-size 2.5", "batch_size must be a whole number of at least 1, got 2.5"),
+        ("--batch-size 0", "batch_size must be a whole number of at least 1, got 0"),
+        ("--dataset-size 19", "batch_size must be at most dataset_size = 19, got 20"),
+        ("--dataset-size many", "argument --dataset-size: must be a number, got 'many'"),
+        ("--clip-norm 0", "clip_norm must be a positive, finite number, got 0"),
+        ("--clip-norm inf", "clip_norm must be a positive, finite number, got inf"),
+        ("--noise pink", "argument --noise: invalid choice: 'pink'"),
+        ("--sampling shuffle", "argument --sampling: invalid choice: 'shuffle'"),
+        ("--schedule bumpy", "schedule must be one of constant, cosine"),
+        ("--schedule linear:start=1", "schedule linear needs end"),
+        ("--warmup 0", "warmup must be a whole number of at least 1, got 0"),
+        ("--steps 0", "steps must be a whole number of at least 1, got 0"),
+        ("--steps 1e9", "steps must be at most 100,000,000"),
+        ("--epochs 2", "argument --epochs: not allowed with argument --steps"),
+        ("--epochs 30", "argument --epochs: not allowed with argument --steps"),
+        ("--seed 1.5", "seed must be a whole number or None, got 1.5"),
+        ("--seed nan", "seed must be a whole number or None, got nan"),
+        ("--seed x", "argument --seed: must be a number, got 'x'"),
+        ("--optimizer lion", "argument --optimizer: invalid choice: 'lion'"),
+        ("--averaging mean", "argument --averaging: invalid choice: 'mean'"),
+        ("--label nowhere", "data file 'own.csv' has no column for label = 'nowhere'"),
+        ("--public-test none.csv", "got 'none.csv', looked for in 'none.csv' and 'data/none.csv'"),
+        ("--public-test digits", "must have classes of the training records, got '0'"),
+        ("--public-test wasps.csv", "must have classes of the training records, got 'wasp'"),
+        ("--public-test wide.csv", "shape of the training records, (4,), got (6,)"),
+        ("--data none.csv", "got 'none.csv', looked for in 'none.csv' and 'data/none.csv'"),
+        ("--data mnist --data-dir here", "mnist was not found: looked for"),
+        ("--data mnist --data-dir here", "in 'here/mnist', 'here/MNIST/raw'; set DITHER_DATA"),
+        ("--data mnist", "in 'data/mnist', 'data/MNIST/raw'; set DITHER_DATA or --data-dir"),
+        ("--data digits --public-test own.csv", "public_test is for data of your own: digits has"),
+        ("--data digits --label kind", "label is for .csv files only, got 'kind' for 'digits'"),
+        ("--model tree", "model must be one of cnn, linear, mlp or MODULE:FUNCTION, got 'tree'"),
+        ("--model :small", "model must be one of cnn, linear, mlp or MODULE:FUNCTION, got"),
+        ("--model .mine:small", "model must be one of cnn, linear, mlp or MODULE:FUNCTION, got"),
+        ("--model nowhere_to_be:found", "model must be found, got 'nowhere_to_be:found': No modul"),
+        ("--model models_of_mine:large", "has no attribute 'large'"),
+        ("--model models_of_mine:", "model must be found, got 'models_of_mine:'"),
+        ("--model unfinished_models:x", "was never closed (unfinished_models.py, line 1)"),
+        ("--model models_of_mine:number", "must be a function, got 'models_of_mine:number': 3"),
+        ("--model models_of_mine:nothing", "model must be a Module, got None"),
+        ("--model models_of_mine:word", "model must be a Module, got 'a model'"),
+        ("--model models_of_mine:normed", "1 (BatchNorm1d) normalises over the records"),
+        ("--model models_of_mine:mixing", "model and loss must treat every record by itself"),
+        ("--model cnn", "must have images of channels × height × width"),
+        ("--plotting runs.png", "unrecognized arguments: --plotting runs.png"),
+    ],
+)
+def test_bad_input_is_one_line(
+    options: str, message: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    table(folder / "wasps.csv", classes=("ant", "wasp"))
+    table(folder / "wide.csv", columns=5)
+    before = {path.name for path in folder.iterdir()}
+    # Planning with q = 1 takes no time; what was given last counts.
+    argv = [*own(), "--batch-size", str(RECORDS), "--quiet", "--run-dir", "run"]
+    argv += ["--batch-size", "20"] if "size" in options else []
+    assert message in complaint([*argv, *options.split()], capsys)
+    # Whether a model mixes records shows in the first step, when the plan has been written.
+    begun = {"run"} if "mixing" in options else set()
+    assert {path.name for path in folder.iterdir()} == before | begun
+    assert not begun or [path.name for path in (folder / "run").iterdir()] == ["plan.json"]
