@@ -129,6 +129,7 @@ def complete(runs: Iterable[Run], title: str) -> dict[Run, float]:
     """Do what is not done yet, and save each run as it ends."""
     known = read()
     missing = [run for run in runs if run not in known]
+    RECORDS.mkdir(exist_ok=True)
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool, Progress(*columns) as bar:
         task = bar.add_task(title, total=len(missing))
