@@ -28,7 +28,6 @@ class OneByOne(Dataset[Any]):
     "dataset",
     [
         tuple(each.numpy() for each in data()),
-        list(data()),
         TensorDataset(*data()),
         Subset(TensorDataset(*data()), range(RECORDS)),
         OneByOne(),

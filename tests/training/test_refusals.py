@@ -20,7 +20,7 @@ from tests.training.loops import (
 )
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 import dither
 from dither.training import StepError
@@ -46,6 +46,11 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
         ((np.array(["a", "b"]),), "tensors or arrays of numbers"),
         (7, "dataset must be tensors, arrays or a dataset"),
         ({}, "one record a row.*got shapes none"),
+        (list(data()), "got a list of arrays"),
+        (
+            Subset(TensorDataset(*data()), [0, 1, 0]),
+            "a Subset with repeated indices",
+        ),
     ],
 )
 def test_datasets(dataset: Any, words: str) -> None:

@@ -207,7 +207,6 @@ def _trained(
         averaging=None if arguments.averaging == "none" else arguments.averaging,
         progress=not arguments.quiet,
         seed=seed,
-        piece=2 * arguments.batch_size,
     )
 
 

@@ -36,7 +36,6 @@ from dither.clipping.proof import (
     refuse_kept_records,
     refuse_mixed_records,
     remember,
-    weighted_gradients,
 )
 from dither.clipping.recorder import Recorder, watching
 from dither.clipping.refusals import refuse_unsound_layers
@@ -244,16 +243,15 @@ def _finish(
         )
     with torch.autocast(losses.device.type, enabled=False):
         if losses.requires_grad:
-            expected = None if proven else weighted_gradients(recorder, losses)
-            gradients = _output_gradients(recorder, losses)
+            gradients = _output_gradients(recorder, losses, keep=not proven)
             parts, slow = contributions(recorder, gradients)
             for call in slow:
                 tell(f"{call}: no rule, so this call alone is repeated for every record")
             for name in sorted(recorder.data_dependent):
                 tell(f"{name} may move records: every batch is compared with autograd")
-            if expected is not None:
+            if not proven:
                 try:
-                    prove(recorder, losses, gradients, parts, expected)
+                    prove(recorder, losses, gradients, parts)
                 except BadRecordsError as found:
                     prove_rest(found.good)
             if views > 1:
@@ -263,11 +261,13 @@ def _finish(
     return (_complete(sums, recorder), norms.to(wide(losses.dtype))), gradients
 
 
-def _output_gradients(recorder: Recorder, losses: Tensor) -> dict[int, Gradients]:
+def _output_gradients(recorder: Recorder, losses: Tensor, keep: bool) -> dict[int, Gradients]:
     edges = [edge for use in recorder.uses for edge in use.edges if edge is not None]
     with torch.enable_grad():  # the gradient of a scalar: anything else makes torch import sympy
         total = losses.sum()
-    found = iter(torch.autograd.grad(total, edges, allow_unused=True) if edges else ())
+    found = iter(
+        torch.autograd.grad(total, edges, allow_unused=True, retain_graph=keep) if edges else ()
+    )
     return {
         position: [None if edge is None else next(found) for edge in use.edges]
         for position, use in enumerate(recorder.uses)

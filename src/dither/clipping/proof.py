@@ -15,12 +15,12 @@ that no rule foresaw. So nothing is taken on trust:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
 
 from dither.clipping.batch import (
@@ -55,6 +55,8 @@ class BadRecordsError(Exception):
 
 def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
     """Raise unless every path from the losses to a parameter passes through a use that was seen."""
+    if recorder.has_hooks:
+        raise UnseenUseError("a tensor has a hook, which sees the gradients of all records at once")
     names = {id(parameter): name for name, parameter in recorder.parameters.items()}
     seen: dict[Node, list[Node]] = {}
     for use in recorder.uses:
@@ -62,6 +64,7 @@ def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
             if edge is not None:
                 seen.setdefault(edge.node, []).extend(use.sources)
     visited: set[Node] = set()
+    own_backward = None
     ahead = [losses.grad_fn]
     while ahead:
         node = ahead.pop()
@@ -77,7 +80,11 @@ def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
                 "model must not use reentrant activation checkpointing; "
                 "call torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
+        if isinstance(node, BackwardCFunction) and node not in seen:
+            own_backward = node.name()
         ahead += seen[node] if node in seen else [follower for follower, _ in node.next_functions]
+    if own_backward is not None:
+        raise UnseenUseError(f"{own_backward} is a backward pass that the engine cannot see into")
 
 
 def pattern_of(model: nn.Module, objective: Objective, recorder: Recorder) -> Pattern:
@@ -97,45 +104,38 @@ def remember(model: nn.Module, pattern: Pattern, gradients: Mapping[int, Gradien
         _proven.setdefault(model, set()).add(pattern)
 
 
-def weighted_gradients(recorder: Recorder, losses: Tensor) -> dict[str, Tensor | None]:
-    """Return a sum of the records' gradients by plain autograd, with another weight for each.
-
-    A loss that is already summed leaves no choice: then every weight is 1.
-    """
-    with torch.enable_grad():
-        total = (losses * _weights(recorder.records, losses)).sum()
-    leaves = [get_gradient_edge(parameter) for parameter in recorder.parameters.values()]
-    found = torch.autograd.grad(total, leaves, allow_unused=True, retain_graph=True)
-    return dict(zip(recorder.parameters, found, strict=True))
-
-
 def prove(
     recorder: Recorder,
     losses: Tensor,
     gradients: Mapping[int, Gradients],
     contributions: Mapping[str, Contribution],
-    expected: Mapping[str, Tensor | None],
 ) -> None:
-    """Compare the weighted sum of the contributions with the one by plain autograd.
+    """Compare a weighted sum of the contributions with the one by plain autograd.
+
+    Every record has a weight of its own, by which its gradient gets about the norm 1: no record
+    can hide behind another. A loss that is already summed leaves no choice: every weight is 1.
 
     Raises:
         BadRecordsError: some gradients are not finite, so that neither are their sums.
+        UnseenUseError: the sums differ.
     """
     squared = {name: part.norms()[0] for name, part in contributions.items()}
-    finite = torch.isfinite(sum(squared.values(), start=torch.zeros(())))
-    if not bool(finite.all()):
-        raise BadRecordsError(finite.expand(recorder.records))
+    norms = sum(squared.values(), start=torch.zeros(())).sqrt().expand(recorder.records)
+    if not bool(torch.isfinite(norms).all()):
+        raise BadRecordsError(torch.isfinite(norms))
+    weights = _weights(norms, losses)
+    expected = _weighted_gradients(recorder, losses, weights)
     known = [g for each in gradients.values() for g in each if g is not None]
     tolerance = max((_TOLERANCE.get(g.dtype, 0.03) for g in known), default=0.0)
-    whole = sqrt(sum(float(each.sum()) for each in squared.values()))
+    own = weights.double().expand(recorder.records)
+    whole = float((own * norms).norm())
     for name, parameter in recorder.parameters.items():
         gradient = expected[name]
-        scale = sqrt(float(squared[name].sum())) if name in squared else 0.0
+        scale = float((own * squared[name].sqrt()).norm()) if name in squared else 0.0
         difference = torch.zeros_like(parameter, dtype=wide(parameter.dtype))
         if name in contributions:
             part = contributions[name]
-            weights = _weights(recorder.records, losses).expand(recorder.records)
-            difference += part.weighted_sum(weights.to(parameter.device, part.dtype))
+            difference += part.weighted_sum(own.to(parameter.device, part.dtype))
         if gradient is not None:
             difference -= gradient.to_dense() if gradient.is_sparse else gradient
         if not float(difference.norm()) <= tolerance * (scale + 0.01 * whole):
@@ -143,6 +143,17 @@ def prove(
                 f"the gradient of {name} is not what plain autograd gives "
                 "(are the records along the first dimension?)"
             )
+
+
+def _weighted_gradients(
+    recorder: Recorder, losses: Tensor, weights: Tensor
+) -> dict[str, Tensor | None]:
+    """Return a weighted sum of the records' gradients by plain autograd."""
+    with torch.enable_grad():
+        total = (losses * weights.to(losses)).sum()
+    leaves = [get_gradient_edge(parameter) for parameter in recorder.parameters.values()]
+    found = torch.autograd.grad(total, leaves, allow_unused=True)
+    return dict(zip(recorder.parameters, found, strict=True))
 
 
 def refuse_mixed_records(
@@ -253,8 +264,9 @@ def _exchanged(batch: Any, which: Tensor) -> Any:
 
 def refuse_kept_records(model: nn.Module, objective: Objective, batch: Any, records: int) -> None:
     """Raise if a model keeps something of its records in a buffer, before it can do so."""
-    if model in _tried or not any(True for _ in model.buffers()):
+    if model in _tried:
         return
+    _refuse_written_parameters(model, objective, batch, records)
     for name in _pass(model, objective, batch, records, torch.get_rng_state()).kept:
         raise InvalidValueError(
             f"model must keep nothing of its records, but its buffer {name} is computed "
@@ -263,11 +275,34 @@ def refuse_kept_records(model: nn.Module, objective: Objective, batch: Any, reco
     _tried.add(model)
 
 
-def _weights(records: int, losses: Tensor) -> Tensor:
-    """Return weights that are all different, the same ones every time; 1 for a sum of losses."""
+def _refuse_written_parameters(
+    model: nn.Module, objective: Objective, batch: Any, records: int
+) -> None:
+    """Raise if a forward pass writes to the parameters; it is tried on copies of them."""
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    copies = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return torch.func.functional_call(model, copies, args, kwargs)
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        objective.values(called, copied(batch), records)
+    for name, parameter in model.named_parameters():
+        if not torch.equal(copies[name].nan_to_num(), parameter.detach().nan_to_num()):
+            raise InvalidValueError(
+                f"model must leave its parameters to the optimizer, but its forward pass writes to "
+                f"{name}: what it writes from the records would be released without noise"
+            )
+
+
+def _weights(norms: Tensor, losses: Tensor) -> Tensor:
+    """Return weights that give every record another norm near 1; 1 for a sum of losses."""
     if losses.dim() == 0:
         return torch.ones_like(losses)
-    return (0.5 + torch.rand(records, generator=torch.Generator().manual_seed(0))).to(losses)
+    generator = torch.Generator().manual_seed(0)
+    shares = 0.5 + torch.rand(len(norms), generator=generator, dtype=torch.float64)
+    typical = norms.median()
+    return shares.to(norms.device) / norms.clamp(min=float(typical) * 1e-3 + 1e-30)
 
 
 def _differ(one: Tensor, two: Tensor, slack: float, floor: float | Tensor = 0.0) -> Tensor:

@@ -104,6 +104,7 @@ class Recorder(TorchFunctionMode):
         self.uses: list[Use] = []
         self.trace = 0
         self.data_dependent: set[str] = set()
+        self.has_hooks = False
         self.derived: dict[int, Derived] = {}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._kept: list[Any] = [batch]  # an id must not be given away while it is known
@@ -127,6 +128,8 @@ class Recorder(TorchFunctionMode):
             if attention.covers(named):
                 with self:
                     return attention.forward(named)
+        if func is Tensor.register_hook:
+            self.has_hooks = True
         if func is functional.embedding and (kwargs.get("max_norm") or (len(args) > 3 and args[3])):
             raise InvalidValueError(f"model must leave its weights alone, got an {RENORMALISED}")
         if func is functional.batch_norm and _uses_batch_statistics(*args, **kwargs):

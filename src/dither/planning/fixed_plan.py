@@ -43,6 +43,7 @@ class Plan:
     batch_size: int
     sampling: str
     bound: PrivacyBound
+    _seal: str = field(default="", repr=False)
     _curve: dict[int, float] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +52,13 @@ class Plan:
             frozen = np.frombuffer(np.asarray(getattr(self, name), np.float64).tobytes())
             object.__setattr__(self, name, frozen)
         validate.same_length(self.stepsizes.size, noise_multipliers=self.noise_multipliers)
+        priced = self.noise_multipliers, self.dataset_size, self.batch_size, self.sampling
+        if self._seal != _seal(*priced, self.bound):
+            raise validate.InvalidValueError(
+                "plan must be made by dither.plan or Plan.from_noise_multipliers, which prove what "
+                "it costs; its noise, sizes, sampling or bound were changed"
+            )
+        object.__setattr__(self, "_curve", {})
 
     @property
     def steps(self) -> int:
@@ -94,7 +102,8 @@ class Plan:
             z, sample_rate=m / n, delta=delta, sampling=sampling, accountant=accountant
         )
         eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, z.size)
-        return cls(eta, z, validate.positive(clip_norm=clip_norm), n, m, sampling, bound)
+        norm = validate.positive(clip_norm=clip_norm)
+        return cls(eta, z, norm, n, m, sampling, bound, _seal(z, n, m, sampling, bound))
 
     @classmethod
     def unsafe_without_noise(
@@ -121,7 +130,8 @@ class Plan:
         validate.choice(accounting.SAMPLINGS, sampling=sampling)
         bound = PrivacyBound(math.inf, 0.0, "none", sampling, relation, is_upper_bound=False)
         eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, T)
-        return cls(eta, np.zeros(T), norm, n, m, sampling, bound)
+        z = np.zeros(T)
+        return cls(eta, z, norm, n, m, sampling, bound, _seal(z, n, m, sampling, bound))
 
     def course(self) -> "FixedCourse":
         """Return a new run along this plan."""
@@ -223,7 +233,9 @@ class Plan:
         if not isinstance(claimed, dict) or {*claimed} != {*PrivacyBound.__dataclass_fields__}:
             raise validate.InvalidValueError(f"plan must have a whole bound, got {claimed!r}")
         made = cls._priced(fields)
-        return replace(made, bound=checked_claim(made.bound, claimed))
+        bound = checked_claim(made.bound, claimed)
+        priced = made.noise_multipliers, made.dataset_size, made.batch_size, made.sampling
+        return replace(made, bound=bound, _seal=_seal(*priced, bound))
 
     @classmethod
     def _priced(cls, fields: dict[str, Any]) -> "Plan":
@@ -260,6 +272,12 @@ class Plan:
             f"privacy     {self.bound}\n"
             f"fingerprint {self.fingerprint[:16]}"
         )
+
+
+def _seal(z: FloatArray, n: int, m: int, sampling: str, bound: PrivacyBound) -> str:
+    """Return what tells that a bound was proven for this noise: against mistakes, not malice."""
+    sizes = {"n": n, "m": m, "sampling": sampling, "bound": repr(bound)}
+    return hashed({**sizes, "z": np.asarray(z, np.float64).tobytes().hex()})
 
 
 @final

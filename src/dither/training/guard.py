@@ -40,6 +40,9 @@ class Guard:
         self._model, self._before = model, before
         self._held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.trainable = trainable(model)
+        self._modules = [*model.modules()]
+        self._state: list[tuple[Tensor, int]] = []
+        self.accept_model()
         self._hooks = [
             optimizer.register_step_pre_hook(self._begin),
             optimizer.register_step_post_hook(self._end),
@@ -68,6 +71,32 @@ class Guard:
                 "the optimizer's parameters have changed since make_private: add all of them before"
             )
 
+    def accept_model(self) -> None:
+        """Take the model's parameters and buffers as they are now."""
+        self._state = [(tensor, tensor._version) for tensor in self._tensors()]
+
+    def refuse_changed_model(self) -> None:
+        """Raise if parameters or buffers were changed by anyone but the optimizer."""
+        now = [(tensor, tensor._version) for tensor in self._tensors()]
+        if len(now) != len(self._state) or any(
+            one is not two or version != before
+            for (one, version), (two, before) in zip(now, self._state, strict=True)
+        ):
+            raise StepError(
+                "the model's parameters or buffers were changed, and not by the optimizer: what "
+                "comes from records would be in the model without noise; if it comes from public "
+                "or released values alone, call private.accept_model()"
+            )
+
+    def _tensors(self) -> list[Tensor]:
+        return [
+            tensor
+            for module in self._modules
+            for held in (module._parameters, module._buffers)
+            for tensor in held.values()
+            if tensor is not None
+        ]
+
     def remove(self) -> None:
         """Let the optimizer go."""
         for hook in self._hooks:
@@ -80,6 +109,7 @@ class Guard:
                 "noise: call private.backward(losses), then optimizer.step() without arguments"
             )
         self.check()
+        self.refuse_changed_model()
         factor = self._before()
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             _set_rate(group, rate * factor)
@@ -87,6 +117,7 @@ class Guard:
     def _end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             _set_rate(group, rate)
+        self.accept_model()
 
 
 def refuse_frozen(model: nn.Module) -> None:

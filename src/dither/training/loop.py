@@ -65,7 +65,7 @@ def train(
     run_dir: str | Path | None = None,
     averaging: str | None = None,
     progress: bool = True,
-    piece: int | None = None,
+    piece: int = 1024,
     seed: int | None = None,
     workers: int = 0,
     engine: str = "fast",
@@ -91,7 +91,7 @@ def train(
         run_dir: a new folder for plan.json, history.jsonl, result.json and model.pt.
         averaging: "ema" or "tail" for an average of the iterates, None for the last.
         progress: whether a terminal shows a bar.
-        piece: compute large batches in pieces of so many records, in less memory.
+        piece: compute batches in pieces of at most so many records, in less memory.
         seed: as `make_private` takes it.
         workers: as `make_private` takes it.
         engine: as `make_private` takes it.
@@ -111,6 +111,10 @@ def train(
     validate.instance(nn.Module, model=model)
     criterion, public = loss_of(loss), checked_public(evaluate)
     every = validate.count(every=every)
+    if public is not None and public.dataset is dataset:
+        raise validate.InvalidValueError(
+            "evaluate must be data that is public, got the private training data itself"
+        )
     private = make_private(
         model, optimizer_of(optimizer, model), plan, dataset,
         seed=seed, workers=workers, engine=engine, augment=augment,
@@ -121,12 +125,13 @@ def train(
     def look() -> None:
         with average.in_place():
             metrics = {} if public is None else measure(model, public, criterion)
+        private.accept_model()  # the average was in it for a while
         cost = private.spent().epsilon
         history.add(Row(private.step, cost, private.stepsize, private.noise_multiplier, metrics))
 
     with _Bar(plan.steps, shown=progress) as bar:
         for batch in private.batches():
-            for *inputs, targets in [batch] if piece is None else private.pieces(batch, piece):
+            for *inputs, targets in private.pieces(batch, piece):
                 private.backward(criterion(forward(private.model, tuple(inputs)), targets))
             private.optimizer.step()
             private.optimizer.zero_grad()

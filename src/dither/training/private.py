@@ -32,6 +32,12 @@ from dither.training.watch import Args, Kwargs, Watch
 from dither.types import PrivacyBound
 
 _FORMAT = "dither-private-1"
+_TWICE = (
+    "private.backward(losses) came twice for the same records: call it once for a batch or a "
+    "piece, then private.optimizer.step()"
+)
+_MOST_ROWS = 4096
+"""Sums of more rows than this in single precision would be off by more than the noise allows."""
 
 
 @dataclass
@@ -39,6 +45,7 @@ class _Piece:
     """Some of a step's records on their way through the loop."""
 
     tape: Tape
+    first: int
     records: int
     recording: Recording | None = None
 
@@ -51,6 +58,7 @@ class _Step:
     records: int
     batch: Any = None
     sums: dict[str, Tensor] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
     received: int = 0
     piece: _Piece | None = None
 
@@ -135,7 +143,7 @@ class Private:
         for start in range(0, step.records, size):
             stop = min(step.records, start + size)
             part = take(whole, slice(start * self._views, stop * self._views))
-            yield self._open(step, part, stop - start)
+            yield self._open(step, part, start, stop - start)
 
     def backward(self, losses: Tensor) -> None:
         """Add the clipped gradients of a batch, or of a piece of one, to the step's sum.
@@ -154,8 +162,12 @@ class Private:
         with telling_once(self.model) as tell:
             parts = self._clipped(piece.recording, objective, losses.as_subclass(Tensor), tell)
         tape.forget()
+        rows = {*range(piece.first, piece.first + piece.records)}
+        if rows & step.seen:
+            raise StepError(_TWICE)
         for name, part in parts.items():
-            step.sums[name] = step.sums[name].add_(part) if name in step.sums else part
+            step.sums[name] = step.sums[name].add_(part) if name in step.sums else part.double()
+        step.seen |= rows
         step.received += piece.records
 
     def state_dict(self) -> dict[str, Any]:
@@ -182,7 +194,16 @@ class Private:
                 "spent stays spent"
             )
         self._course.resume(state["course"])
+        self._guard.accept_model()
         self._step = None
+
+    def accept_model(self) -> None:
+        """Declare that you have changed the model, and from nothing but public or released values.
+
+        Between the steps of a run nobody but the optimizer may change parameters or buffers: what
+        is put into them from records would be in the model without noise.
+        """
+        self._guard.accept_model()
 
     def close(self) -> None:
         """Let go of model and optimizer: they are then as free as before, and not private."""
@@ -204,12 +225,12 @@ class Private:
         step = self._step = _Step(drawn, max(drawn, 1))
         if self._augment is not None:
             batch, self._views = with_views(batch, self._augment, step.records)
-        step.batch = self._open(step, batch, step.records)
+        step.batch = self._open(step, batch, 0, step.records)
         return step.batch
 
-    def _open(self, step: _Step, batch: Any, records: int) -> Any:
+    def _open(self, step: _Step, batch: Any, first: int, records: int) -> Any:
         tape = Tape(batch, records * self._views)
-        step.piece = _Piece(tape, records)
+        step.piece = _Piece(tape, first, records)
         return tape.batch
 
     def _model_begins(self, args: Args, kwargs: Kwargs) -> Recording | None:
@@ -223,7 +244,13 @@ class Private:
                 f"the model must be called with all {piece.tape.rows} rows that were drawn, got "
                 f"{sizes}: private.pieces(batch, size) makes smaller batches"
             )
+        if piece.tape.rows > _MOST_ROWS:
+            raise StepError(
+                f"a batch must have at most {_MOST_ROWS} rows, got {piece.tape.rows}: take it in "
+                "pieces, for piece in private.pieces(batch, size=1024)"
+            )
         if piece.recording is None:
+            self._guard.refuse_changed_model()
             refuse_unsound_layers(self.model)
             call, batch = plain(((args, kwargs), piece.tape.batch))
             refuse_kept_records(self.model, _OutputsAlone(), (call, ()), piece.tape.rows)
@@ -232,6 +259,7 @@ class Private:
 
     def _model_ends(self, args: Args, kwargs: Kwargs, output: Any) -> Any:
         piece = None if self._step is None else self._step.piece
+        self._guard.accept_model()
         return output if piece is None else piece.tape.note(None, args, kwargs, output)
 
     def _clipped(
@@ -391,10 +419,7 @@ def _misuse(step: _Step | None, tape: Tape | None) -> str:
             "for every step"
         )
     if step.piece is None:
-        return (
-            "private.backward(losses) came twice for the same records: call it once for a batch or "
-            "a piece, then private.optimizer.step()"
-        )
+        return _TWICE
     if tape is None or tape is step.piece.tape:
         return (
             "losses must be computed from private.model(inputs) with the batch that "

@@ -121,22 +121,25 @@ def _found(dataset: Any, workers: int) -> Records:
     ):
         return _in_memory(dataset.tensors)
     if isinstance(dataset, Subset) and type(dataset) is Subset:
-        base = _found(dataset.dataset, workers)
-        return InSubset(base, np.asarray(dataset.indices, dtype=np.int64))
-    if isinstance(dataset, Tensor | np.ndarray | tuple | Mapping) or _is_list_of_arrays(dataset):
+        indices = np.asarray(dataset.indices, dtype=np.int64)
+        if np.unique(indices).size < indices.size:
+            raise InvalidValueError(
+                "dataset must have every record once, got a Subset with repeated indices: a record "
+                "that is there twice counts twice, and the plan protects one"
+            )
+        return InSubset(_found(dataset.dataset, workers), indices)
+    if isinstance(dataset, list) and any(isinstance(each, Tensor | np.ndarray) for each in dataset):
+        raise InvalidTypeError(
+            "dataset must be a tuple (inputs, targets) of arrays with one record a row, or a list "
+            "of (input, target) records, got a list of arrays"
+        )
+    if isinstance(dataset, Tensor | np.ndarray | tuple | Mapping):
         return _in_memory(dataset)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise InvalidTypeError(
             f"dataset must be tensors, arrays or a dataset with __len__ and __getitem__, got {kind}"
         )
     return FromDataset(dataset, len(dataset), workers)
-
-
-def _is_list_of_arrays(dataset: Any) -> bool:
-    """Tell [inputs, targets] from a list of records."""
-    return isinstance(dataset, list) and all(
-        isinstance(each, Tensor | np.ndarray) for each in dataset
-    )
 
 
 def _in_memory(dataset: Any) -> Records:
