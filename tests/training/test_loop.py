@@ -76,7 +76,7 @@ def test_an_empty_draw_still_releases_noise_and_counts_nothing() -> None:
         sizes.append(len(inputs))
         run.backward(losses(run, inputs.view(len(inputs), -1), targets))
         run.optimizer.step()
-        gradient = torch.cat([p.grad.flatten() for p in run.model.parameters()])  # type: ignore[union-attr]
+        gradient = torch.cat([p.grad.flatten() for p in run.model.parameters()])
         # 83 normals of standard deviation 2: their mean square is within 4 ± 3.9 (chi-square, 1e-9)
         assert 1.0 < float(gradient.square().mean()) < 10.0
     assert sizes == [1, 1, 1]
@@ -255,7 +255,7 @@ def test_step_sizes_that_react_to_releases(noise: Any) -> None:
     for inputs, targets in run.batches():
         run.backward(losses(run, inputs, targets))
         run.optimizer.step()
-        gradient = torch.cat([p.grad.flatten() for p in made.parameters()]).double()  # type: ignore[union-attr]
+        gradient = torch.cat([p.grad.flatten() for p in made.parameters()]).double()
         energy = gradient.numel() * (run.noise_multiplier * 1.001 / 12) ** 2
         if noise == "filter":
             assert run.noise_multiplier == pytest.approx(plan.scale * growth.b**0.5)

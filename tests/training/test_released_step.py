@@ -25,7 +25,7 @@ def released(plan: Plan, dataset: Any, seed: int | None = 3) -> NDArray[np.float
     )
     seen: list[NDArray[np.float64]] = []
     run.optimizer.register_step_post_hook(
-        lambda *_: seen.append(made.weight.grad.flatten().double().numpy().copy())  # type: ignore[union-attr]
+        lambda *_: seen.append(made.weight.grad.flatten().double().numpy().copy())
     )
     for inputs in run.batches():
         run.backward(run.model(inputs)[:, 0])

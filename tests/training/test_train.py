@@ -106,7 +106,7 @@ def test_measuring_an_average_leaves_the_iterate_alone() -> None:
     average.update(1)
     before = flat(made)
     with torch.no_grad():
-        made[0].weight += 1.0  # type: ignore[index]
+        made[0].weight += 1.0
     average.update(2)
     moved = flat(made)
     with average.in_place():
@@ -172,7 +172,7 @@ def test_a_run_that_is_refused_in_its_first_step_leaves_nothing_behind(tmp_path:
         found = nn.functional.cross_entropy(outputs, targets, reduction="none")
         return found / found.detach().sum()
 
-    with pytest.raises(ValueError, match="every record by itself"):
+    with pytest.raises(ValueError, match="from that record alone"):
         train(loss=mixing, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

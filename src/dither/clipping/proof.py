@@ -13,6 +13,7 @@ that no rule foresaw. So nothing is taken on trust:
 - every batch again, if the model can move records about depending on their values or on chance.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -202,7 +203,8 @@ def refuse_mixed_records(
         half = (records + 1) // 2
         fewer = _pass(model, objective, take(batch, slice(0, half)), half, state)
         slack = 8.0 * torch.finfo(fewer.losses.dtype).eps ** (2.0 / 3.0)
-        if bool(_differ(before.losses[:half], fewer.losses, slack, slack).any()):
+        floor = slack * _typical(before.losses)
+        if bool(_differ(before.losses[:half], fewer.losses, slack, floor).any()):
             _refuse()
     return told
 
@@ -232,7 +234,8 @@ def _pass(model: nn.Module, objective: Objective, batch: Any, records: int, stat
 
 def _compare(before: _Pass, after: _Pass, kept: Tensor, by_losses_alone: bool) -> None:
     where = kept.to(before.losses.device)
-    if bool(_differ(before.losses, after.losses, 1e-5, 1e-6)[where].any()):
+    floor = 1e-6 * _typical(before.losses)
+    if bool(_differ(before.losses, after.losses, 1e-5, floor)[where].any()):
         _refuse()
     if not by_losses_alone and (
         len(before.fingerprints) != len(after.fingerprints)
@@ -285,7 +288,8 @@ def _refuse_written_parameters(
     def called(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(model, copies, args, kwargs)
 
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is only a trial
         objective.values(called, copied(batch), records)
     for name, parameter in model.named_parameters():
         if not torch.equal(copies[name].nan_to_num(), parameter.detach().nan_to_num()):
@@ -303,6 +307,12 @@ def _weights(norms: Tensor, losses: Tensor) -> Tensor:
     shares = 0.5 + torch.rand(len(norms), generator=generator, dtype=torch.float64)
     typical = norms.median()
     return shares.to(norms.device) / norms.clamp(min=float(typical) * 1e-3 + 1e-30)
+
+
+def _typical(values: Tensor) -> float:
+    """Return the mean size of the values that are finite."""
+    finite = values[torch.isfinite(values)]
+    return float(finite.abs().mean()) if finite.numel() else 0.0
 
 
 def _differ(one: Tensor, two: Tensor, slack: float, floor: float | Tensor = 0.0) -> Tensor:

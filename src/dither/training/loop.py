@@ -1,7 +1,7 @@
 """Private training in one call."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ def train(
     *,
     loss: str | Loss = "cross_entropy",
     optimizer: str | Callable[[Iterable[Tensor]], Optimizer] | Optimizer = "sgd",
+    public: Sequence[Tensor] = (),
     evaluate: Public | None = None,
     every: int = 20,
     run_dir: str | Path | None = None,
@@ -83,6 +84,7 @@ def train(
         plan: from `dither.plan`; it owns the learning rate.
         loss: "cross_entropy", "binary_cross_entropy", "squared_error", or a function
             ``loss(outputs, targets)`` with one value a record.
+        public: tensors that the loss uses and that do not come from records: class weights.
         optimizer: "sgd", "momentum", "adam" or "adamw", with lr 1 and 0.001 for the last two; a
             function from parameters to an optimizer; or an optimizer. Its lr is multiplied by the
             plan's step sizes.
@@ -109,9 +111,9 @@ def train(
         (5, True)
     """
     validate.instance(nn.Module, model=model)
-    criterion, public = loss_of(loss), checked_public(evaluate)
+    criterion, measured = loss_of(loss), checked_public(evaluate)
     every = validate.count(every=every)
-    if public is not None and public.dataset is dataset:
+    if measured is not None and measured.dataset is dataset:
         raise validate.InvalidValueError(
             "evaluate must be data that is public, got the private training data itself"
         )
@@ -119,12 +121,14 @@ def train(
         model, optimizer_of(optimizer, model), plan, dataset,
         seed=seed, workers=workers, engine=engine, augment=augment,
     )  # fmt: skip
+    for tensor in public:
+        private.public(tensor)
     average = Average(model, averaging, plan.steps)
     history = History(run_dir)
 
     def look() -> None:
         with average.in_place():
-            metrics = {} if public is None else measure(model, public, criterion)
+            metrics = {} if measured is None else measure(model, measured, criterion)
         private.accept_model()  # the average was in it for a while
         cost = private.spent().epsilon
         history.add(Row(private.step, cost, private.stepsize, private.noise_multiplier, metrics))

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, final, overload
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from dither.sampling.sampler import Indices
 from dither.training.errors import StepError
 from dither.training.guard import Guard
 from dither.training.records import records_of
-from dither.training.tape import Tape, Taped, plain
+from dither.training.tape import PublicNumber, Tape, Taped, plain, refuse_strange_output
 from dither.training.taped_loss import TapedLoss
 from dither.training.views import Augment, with_views
 from dither.training.watch import Args, Kwargs, Watch
@@ -99,6 +100,8 @@ class Private:
         self._watch = Watch(model, self._model_begins, self._model_ends)
         self._step: _Step | None = None
         self._views = 1
+        self._public: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._numbers: dict[object, tuple[float, ...]] = {}
         self.noise_multiplier = self.stepsize = math.nan
 
     @property
@@ -155,12 +158,13 @@ class Private:
         tape = losses.tape if isinstance(losses, Taped) else None
         if step is None or piece is None or tape is not piece.tape or piece.recording is None:
             raise StepError(_misuse(step, tape))
+        self._guard.refuse_changed_model()
         step.piece = None
         tape.stop(losses)
         sizes_vary = self.plan.sampling == "poisson"
         objective = TapedLoss(tape, self._reduction, self._views, sizes_vary)
         with telling_once(self.model) as tell:
-            parts = self._clipped(piece.recording, objective, losses.as_subclass(Tensor), tell)
+            parts = self._clipped(piece.recording, objective, tell)
         tape.forget()
         rows = {*range(piece.first, piece.first + piece.records)}
         if rows & step.seen:
@@ -197,6 +201,25 @@ class Private:
         self._guard.accept_model()
         self._step = None
 
+    @overload
+    def public(self, value: Tensor) -> Tensor: ...
+
+    @overload
+    def public(self, value: float) -> float: ...
+
+    def public(self, value: Tensor | float) -> Tensor | float:
+        """Declare that a tensor or a number does not come from records, and return it.
+
+        Losses may use the batch, the model's outputs, and what is declared: class weights, a weight
+        that changes from step to step, a table.
+        """
+        if not isinstance(value, Tensor):
+            return PublicNumber(validate.finite(value=value))
+        if isinstance(value, Taped):
+            raise StepError("what comes from the batch cannot be public, got a tensor that does")
+        self._public[id(value)] = value
+        return value
+
     def accept_model(self) -> None:
         """Declare that you have changed the model, and from nothing but public or released values.
 
@@ -229,7 +252,7 @@ class Private:
         return step.batch
 
     def _open(self, step: _Step, batch: Any, first: int, records: int) -> Any:
-        tape = Tape(batch, records * self._views)
+        tape = Tape(batch, records * self._views, self._public)
         step.piece = _Piece(tape, first, records)
         return tape.batch
 
@@ -260,17 +283,16 @@ class Private:
     def _model_ends(self, args: Args, kwargs: Kwargs, output: Any) -> Any:
         piece = None if self._step is None else self._step.piece
         self._guard.accept_model()
-        return output if piece is None else piece.tape.note(None, args, kwargs, output)
+        return output if piece is None else piece.tape.note_model(args, kwargs, output)
 
     def _clipped(
         self,
         recording: Recording,
         objective: TapedLoss,
-        losses: Tensor,
         tell: Callable[[str], object],
     ) -> dict[str, Tensor]:
-        total = objective.by_row(losses)
-        objective.refuse_mixed_losses(losses)
+        self._refuse_changed_numbers(objective.tape)
+        sent_back = objective.sent_back()
         if self._step is not None and not self._step.drawn:
             return {
                 name: torch.zeros_like(parameter, dtype=wide(parameter.dtype))
@@ -278,7 +300,18 @@ class Private:
             }
         if self._engine == "oracle":
             return recording.by_oracle(objective, self.plan.clip_norm, self._views)[0]
-        return recording.clipped(objective, total, self.plan.clip_norm, tell, self._views)[0]
+        return recording.clipped(objective, sent_back, self.plan.clip_norm, tell, self._views)[0]
+
+    def _refuse_changed_numbers(self, tape: Tape) -> None:
+        """Raise if the loop uses other numbers than before: they may come from the batch."""
+        if self._numbers.setdefault(tape.key, tape.numbers) != tape.numbers:
+            pairs = zip(self._numbers[tape.key], tape.numbers, strict=True)
+            before, now = next((one, two) for one, two in pairs if one != two)
+            raise StepError(
+                f"a number in the losses has changed from {before:g} to {now:g} since an earlier "
+                "step: if it comes from the batch, such as its size, leave it out; if it is "
+                "public, declare it with private.public(number)"
+            )
 
     def _release(self) -> float:
         """Release the step that is under way into the gradients; return its step size."""
@@ -406,7 +439,9 @@ class _OutputsAlone:
 
     def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
         (args, kwargs), _ = batch
-        return probe(called(*args, **kwargs), None)
+        output = called(*args, **kwargs)
+        refuse_strange_output(output)
+        return probe(output, None)
 
     def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
         return self.values(called, batch, 1)[0]

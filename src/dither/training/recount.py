@@ -15,9 +15,16 @@ _ARITHMETIC = (
 
 
 def recounted(
-    function: Callable[..., Any] | None, args: tuple[Any, ...], old: int, new: int
+    function: Callable[..., Any], args: tuple[Any, ...], old: int, new: int, arithmetic: bool = True
 ) -> tuple[Any, ...]:
     """Return a call's positional arguments as they would be for another number of rows.
+
+    Args:
+        function: what is called.
+        args: with what.
+        old: the number of rows.
+        new: the new one.
+        arithmetic: whether numbers in arithmetic are meant, too.
 
     >>> import torch
     >>> recounted(torch.Tensor.view, (7, -1, 7), old=7, new=3)
@@ -25,9 +32,10 @@ def recounted(
     >>> recounted(torch.mul, (14, 0.5), old=7, new=3)
     (6.0, 0.5)
     """
-    if old == new or function is None:
+    is_arithmetic = getattr(function, "__name__", "") in _ARITHMETIC
+    if old == new or (is_arithmetic and not arithmetic):
         return args
-    if getattr(function, "__name__", "") in _ARITHMETIC:
+    if is_arithmetic:
         return tuple(_rescaled(value, old, new) for value in args)
     return tuple(_with_first_replaced(list(args), old, new))
 

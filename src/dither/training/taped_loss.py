@@ -1,18 +1,39 @@
-"""The losses of a user's loop as something that can be computed again."""
+"""The loss of a user's loop, taken apart: what each record alone adds to it.
 
-from collections.abc import Callable
+A loop computes losses for a whole batch, in ways that nobody knows. Its tape is played again for
+every row by itself, with that row's outputs of the model, so that the gradient which a record's
+loss sends to the model cannot depend on other records. What comes of it is compared with what the
+loop has computed: a loop whose records do depend on each other is told so.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from dither.clipping.batch import take
+from dither.clipping.batch import tensors, vmapped
 from dither.clipping.check import probe
-from dither.training.tape import Tape, plain
+from dither.training.tape import Output, Tape
 from dither.validate import InvalidValueError
 
 _FAILURES = (RuntimeError, IndexError, ValueError, TypeError)
+_ENTRY_BY_ENTRY = frozenset(
+    {
+        functional.mse_loss,
+        functional.l1_loss,
+        functional.smooth_l1_loss,
+        functional.huber_loss,
+        functional.binary_cross_entropy_with_logits,
+    }
+)
+_RANDOM = ("dropout", "rand_like", "randn_like", "randint_like", "bernoulli", "multinomial")
+_CLOSE = 1e-3
+_Play = Callable[[None, dict[int, Tensor], int], tuple[Tensor, Any]]
 
 
 @dataclass(frozen=True)
@@ -23,7 +44,7 @@ class TapedLoss:
         tape: the tape, stopped.
         reduction: None for one loss a row, else "mean" or "sum".
         views: rows a record.
-        sizes_vary: whether steps draw different numbers of records, so that a loss that depends on
+        sizes_vary: whether steps draw different numbers of records, so that a model that depends on
             the number tells of others.
     """
 
@@ -35,88 +56,172 @@ class TapedLoss:
     @property
     def key(self) -> object:
         """What a proof depends on besides the model."""
-        return self.reduction, self.views, self.tape.key
+        return self.views, self.tape.key
 
     def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
-        """Return the losses, or if there is only one number, what the model gave of each row."""
-        losses, outputs = self._played(lambda: called, batch, slice(0, records))
+        """Return a number for each row of the model's output."""
+        _, outputs = self._played(called, self._known(batch, records), records)
         with torch._C.DisableTorchFunction():
-            return losses if self.reduction is None else probe(outputs, None)
+            return probe(outputs, None)
 
     def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
         """Return the loss of a single row."""
-        losses, _ = self._played(lambda: called, batch, slice(0, 1))
-        if losses.numel() != 1:
-            raise InvalidValueError(
-                "losses must be computed from the batch and from constants that are the same for "
-                "all records, got a constant with one entry a record"
-            )
+        losses, _ = self._played(called, self._known(batch, 1), 1)
         return losses.reshape(())
 
-    def by_row(self, losses: Tensor) -> Tensor:
-        """Return what was given as losses as one a row, or as their sum; a record's add up to 1."""
-        shape, rows = tuple(losses.shape), self.tape.rows
-        if self.reduction is None:
-            if shape != (rows,):
+    def sent_back(self) -> Tensor:
+        """Return, for each row, a sum whose gradient is that of the row's own loss.
+
+        It is the model's outputs times the gradients of the loss with respect to them.
+        """
+        self._refuse_shape()
+        outputs = [each for each in self.tape.outputs if each.value.requires_grad]
+        if not outputs:
+            raise InvalidValueError(
+                "losses must depend on the trainable parameters, got outputs without a graph"
+            )
+        for each in outputs:
+            if each.value.shape[:1] != (self.tape.rows,):
                 raise InvalidValueError(
-                    f"losses must be one a record, a tensor of shape ({rows},), got {shape}; "
-                    'torch.nn.functional gives them with reduction="none", and '
-                    'make_private(..., reduction="mean") takes the mean over a batch'
+                    f"model must return one entry a record along the first dimension, "
+                    f"{self.tape.rows}, got shape {tuple(each.value.shape)}"
                 )
-        elif shape != ():
+        gradients = self._gradients(outputs)
+        with torch.autocast(outputs[0].value.device.type, enabled=False):
+            parts = [
+                (each.value * gradient.to(each.value.dtype)).flatten(1).sum(1)
+                for each, gradient in zip(outputs, gradients, strict=True)
+            ]
+            return torch.stack(parts).sum(0) / self.views
+
+    def _gradients(self, outputs: Sequence[Output]) -> Sequence[Tensor]:
+        if self._is_by_row():
+            assert self.tape.losses is not None  # noqa: S101 (stopped tapes have losses)
+            total = self.tape.losses.as_subclass(Tensor).sum()
+            return torch.autograd.grad(total, [each.leaf for each in outputs])
+        gradients, losses = self._row_by_row(outputs)
+        self._compare(losses)
+        return gradients
+
+    def _is_by_row(self) -> bool:
+        """Return whether the loop does no more than call a loss that is known to keep rows apart.
+
+        Then its own graph has the gradients.
+        """
+        calls, batch = self.tape.calls, tensors(self.tape.batch)
+        if self.reduction is not None or len(calls) != 2 or calls[0].function is not None:
+            return False
+        function, call = calls[1].function, calls[1]
+        if call.kwargs.get("reduction") != "none" or len(call.args) != 2:
+            return False
+        outputs, targets = call.args
+        direct = any(outputs is each.given for each in self.tape.outputs) and any(
+            targets is each for each in batch
+        )
+        if not direct or call.output is not self.tape.losses or outputs.shape[0] != self.tape.rows:
+            return False
+        if function is functional.cross_entropy:
+            return bool(outputs.dim() == 2 and targets.shape[:1] == outputs.shape[:1])
+        return function in _ENTRY_BY_ENTRY and outputs.shape == targets.shape
+
+    def _row_by_row(self, outputs: Sequence[Output]) -> tuple[list[Tensor], Tensor]:
+        """Return the gradients of every row's own loss, and the losses, by playing row by row."""
+        others = [each for each in self.tape.outputs if not each.value.requires_grad]
+        fixed = [*(each.given for each in others), *tensors(self.tape.batch)]
+        fixed += self.tape.public_by_row()
+        given = [each.given for each in outputs]
+        values = [each.as_subclass(Tensor).detach() for each in given]
+        rest = [each.as_subclass(Tensor).detach() for each in fixed]
+
+        def loss(play: _Play, moving: Sequence[Tensor], still: Sequence[Tensor]) -> Tensor:
+            rows = [row[None] for row in (*moving, *still)]
+            known = {id(old): new for old, new in zip((*given, *fixed), rows, strict=True)}
+            return play(None, known, 1)[0].sum()
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of single records
+            try:
+                by_rows = torch.func.grad_and_value(partial(loss, self._play))
+                gradients, losses = vmapped(by_rows, randomness="different")(values, rest)
+                return list(gradients), losses
+            except _FAILURES:
+                return _in_a_loop(partial(loss, self._played), values, rest)
+
+    def _compare(self, alone: Tensor) -> None:
+        """Raise if the rows' own losses are not those of the batch."""
+        names = [getattr(call.function, "__name__", "") for call in self.tape.calls]
+        if any(name in _RANDOM for name in names) or self.tape.losses is None:
+            return
+        whole = self.tape.losses.as_subclass(Tensor).detach()
+        if self.reduction is not None:
+            alone = alone.mean() if self.reduction == "mean" else alone.sum()
+        typical = alone.abs().nan_to_num(0.0, 0.0, 0.0).mean()
+        slack = _CLOSE * (alone.abs() + whole.abs() + typical)
+        same = ((alone - whole).abs() <= slack) | ~torch.isfinite(whole)
+        if bool(same.all()):
+            return
+        if self.reduction is not None:
+            raise InvalidValueError(
+                f"the loss of a batch must be the {self.reduction} of its records' own losses, but "
+                "the records alone give another one (class weights and ignore_index under a mean "
+                'do that, and contrastive losses); give one loss a record with reduction="none"'
+            )
+        raise InvalidValueError(
+            "the loss of a record must come from that record alone, but by itself it is another "
+            "one than in its batch: does it depend on other records, or on their number?"
+        )
+
+    def _refuse_shape(self) -> None:
+        assert self.tape.losses is not None  # noqa: S101 (stopped tapes have losses)
+        shape, rows = tuple(self.tape.losses.shape), self.tape.rows
+        if self.reduction is None and shape != (rows,):
+            raise InvalidValueError(
+                f"losses must be one a record, a tensor of shape ({rows},), got {shape}; "
+                'torch.nn.functional gives them with reduction="none", and '
+                'make_private(..., reduction="mean") takes the mean over a batch'
+            )
+        if self.reduction is not None and shape != ():
             raise InvalidValueError(
                 f"losses must be a single number with reduction={self.reduction!r}, got shape "
                 f"{shape}; leave reduction out for one loss a record"
             )
-        weight = (rows if self.reduction == "mean" else 1) / self.views
-        return losses if weight == 1.0 else losses * weight
 
-    @torch.no_grad()
-    def refuse_mixed_losses(self, losses: Tensor) -> None:
-        """Raise unless a batch's loss is made of its halves' losses, the model's outputs given.
+    def _known(self, batch: Any, rows: int) -> dict[int, Tensor]:
+        known = {
+            id(old): new for old, new in zip(tensors(self.tape.batch), tensors(batch), strict=True)
+        }
+        return known | {id(old): old[:rows] for old in self.tape.public_by_row()}
 
-        One number for a batch hides what each record gives to it: the mean over a batch with class
-        weights divides by all the records' weights, with ``ignore_index`` by those that are left.
-        """
-        rows = self.tape.rows
-        if self.reduction is None or rows < 2:
-            return
-        middle = (rows + 1) // 2
-        parts = [self._of_rows(slice(0, middle)), self._of_rows(slice(middle, rows))]
-        if self.reduction == "mean":
-            parts = [parts[0] * (middle / rows), parts[1] * (1.0 - middle / rows)]
-        size = sum(float(part.abs()) for part in parts)
-        slack = 64.0 * torch.finfo(losses.dtype).eps * (size + float(losses.abs()))
-        if abs(float(losses) - sum(float(part) for part in parts)) > slack:
-            raise InvalidValueError(
-                f"the loss of a batch must be the {self.reduction} of its records' own losses, but "
-                "its halves give another one (class weights and ignore_index under a mean do that, "
-                'and contrastive losses); give one loss a record with reduction="none"'
-            )
-
-    def _of_rows(self, rows: slice) -> Tensor:
-        """Return the loss of some rows, for which the model returns what it has returned."""
-
-        def returning() -> Callable[..., Any]:
-            returned = iter(self.tape.outputs)
-            return lambda *_, **__: take(next(returned), rows)
-
-        losses, _ = self._played(returning, take(plain(self.tape.batch), rows), rows)
-        return losses
+    def _play(
+        self, called: Callable[..., Any] | None, known: dict[int, Tensor], rows: int
+    ) -> tuple[Tensor, Any]:
+        return self.tape.play(called, known, rows, recount=self.sizes_vary)
 
     def _played(
-        self, calling: Callable[[], Callable[..., Any]], batch: Any, rows: slice
+        self, called: Callable[..., Any] | None, known: dict[int, Tensor], rows: int
     ) -> tuple[Tensor, Any]:
+        """Play, or say why it cannot be done."""
         try:
-            return self.tape.play(calling(), batch, rows)
+            return self._play(called, known, rows)
         except _FAILURES as problem:
             if isinstance(problem, InvalidValueError):
                 raise
-        try:  # a number may equal the number of rows by chance
-            return self.tape.play(calling(), batch, rows, recount=False)
-        except _FAILURES as problem:
-            asked, had = rows.stop - rows.start, self.tape.rows
             raise InvalidValueError(
-                f"the loop must work for any number of records, but what it did for {had} fails "
-                f"for {asked}: {' '.join(str(problem).split())[:200]}"
+                f"the loop must work for any number of records, but what it did for "
+                f"{self.tape.rows} fails for {rows}: {' '.join(str(problem).split())[:200]}"
             ) from None
+
+
+def _in_a_loop(
+    loss: Callable[..., Tensor], values: Sequence[Tensor], rest: Sequence[Tensor]
+) -> tuple[list[Tensor], Tensor]:
+    """Return gradients and losses of one row after the other."""
+    found, losses = [], []
+    for row in range(len(values[0])):
+        moving = [value[row].clone().requires_grad_() for value in values]
+        with torch.enable_grad():
+            own = loss(moving, [each[row] for each in rest])
+        gradients = torch.autograd.grad(own, moving, allow_unused=True, materialize_grads=True)
+        found.append(gradients)
+        losses.append(own.detach())
+    return [torch.stack(each) for each in zip(*found, strict=True)], torch.stack(losses)
