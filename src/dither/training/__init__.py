@@ -4,8 +4,9 @@ from dither.training.errors import StepError
 from dither.training.evaluation import Public
 from dither.training.history import Row
 from dither.training.loop import TrainResult, train
+from dither.training.making import make_private
 from dither.training.models import MODELS
-from dither.training.private import Private, make_private
+from dither.training.private import Private
 
 __all__ = [
     "MODELS",

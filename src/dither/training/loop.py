@@ -20,8 +20,9 @@ from dither.training.averaging import Average
 from dither.training.evaluation import Public, checked_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import loss_of
+from dither.training.making import make_private
 from dither.training.optimizers import optimizer_of
-from dither.training.private import Private, make_private
+from dither.training.private import Private
 from dither.training.views import Augment
 from dither.types import PrivacyBound
 

@@ -1,0 +1,85 @@
+"""The way in for a loop of one's own."""
+
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from dither import validate
+from dither.clipping.refusals import refuse_unsound_layers
+from dither.planning import Plan, ReactivePlan
+from dither.training.private import Private
+from dither.training.views import Augment
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: Optimizer,
+    plan: Plan | ReactivePlan,
+    dataset: Any,
+    *,
+    reduction: str | None = None,
+    seed: int | None = None,
+    workers: int = 0,
+    engine: str = "fast",
+    augment: Augment | None = None,
+) -> Private:
+    """Join a model, an optimizer, a plan and a dataset for a private training loop of one's own.
+
+    Guarantees:
+        - Every step draws its records as the plan was accounted for, clips each record's gradient,
+          adds the plan's noise once, when the optimizer steps, and divides by the plan's batch
+          size. ``p.grad`` holds nothing but that.
+        - What is not as planned is refused before anything of the step is released: a changed
+          learning rate, a scheduler, a step without `Private.backward` or beyond the plan, records
+          that are missing or come twice, losses in which records depend on each other.
+
+    Args:
+        model: any module that treats every record by itself. It stays the object that it is, with
+            hooks that a copy does not have.
+        optimizer: any of ``torch.optim`` with one step a call, with the model's parameters. At step
+            t every group's learning rate is its own ``lr`` times the plan's step size.
+        plan: from `dither.plan`.
+        dataset: tensors or numpy arrays, one record a row, or any map-style dataset.
+        reduction: None if the loop computes one loss a record; "mean" or "sum" if it computes one
+            number for a batch.
+        seed: for tests and experiments only: the same noise and batches every time.
+        workers: processes that fetch the records of a map-style dataset.
+        engine: "fast", or "oracle" for gradients of single records, slow and obvious.
+        augment: ``augment(inputs)`` returns several views of every record, of shape
+            (records, views, …); their gradients are averaged before they are clipped.
+
+    Returns:
+        A `Private`.
+
+    Example:
+        >>> import dither
+        >>> import torch
+        >>> x, y = torch.randn(100, 4), torch.randint(2, (100,))
+        >>> model = nn.Linear(4, 2)
+        >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
+        >>> private = make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, (x, y))
+        >>> for inputs, targets in private.batches():
+        ...     outputs = private.model(inputs)
+        ...     losses = nn.functional.cross_entropy(outputs, targets, reduction="none")
+        ...     private.backward(losses)
+        ...     private.optimizer.step()
+        ...     private.optimizer.zero_grad()
+        >>> private.step, private.spent().epsilon <= 3.0
+        (5, True)
+    """
+    validate.instance(nn.Module, model=model)
+    if not isinstance(plan, Plan | ReactivePlan):
+        raise validate.InvalidTypeError(
+            f"plan must be what dither.plan returns, got {type(plan).__name__}"
+        )
+    if reduction is not None:
+        validate.choice(("mean", "sum"), reduction=reduction)
+    validate.choice(("fast", "oracle"), engine=engine)
+    if workers != 0:
+        validate.count(workers=workers)
+    refuse_unsound_layers(model)
+    return Private(
+        model, optimizer, plan, dataset, reduction=reduction, seed=seed, workers=workers,
+        engine=engine, augment=augment,
+    )  # fmt: skip
