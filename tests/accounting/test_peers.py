@@ -100,7 +100,10 @@ def check(case: Case, *, optimistic: bool) -> None:
         assert ours.epsilon >= peer_epsilon(case, interval, pessimistic=False)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=pytest.mark.evidence if seed >= 80 else ()) for seed in range(200)],
+)
 def test_random_schedules(seed: int) -> None:
     check(random_case(seed), optimistic=seed % 10 == 0)
 
