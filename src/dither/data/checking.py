@@ -127,7 +127,7 @@ class _Counter:
 def _blocks(dataset: object) -> Iterator[tuple[Array, Array]]:
     """Yield inputs and targets of some records at a time."""
     if type(dataset) in (Examples, TensorDataset):
-        dataset = dataset.tensors  # type: ignore[attr-defined]
+        dataset = dataset.tensors  # type: ignore[attr-defined] # checked above
     if not isinstance(dataset, tuple):
         yield from _records(dataset)
         return
