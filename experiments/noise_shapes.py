@@ -14,17 +14,15 @@ goes on where the first was left. Writes noise_shapes.json and noise_shapes.png 
 
 import json
 import multiprocessing
-import platform
-import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import torch
+from benchmarks.recording import origin
 from matplotlib.figure import Figure
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.data import TensorDataset
@@ -190,15 +188,9 @@ def main() -> None:
     complete(trials(), "choosing")
     known = complete(finals(read()), "measuring")
     rows = table(known)
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    packages = ("dither", "torch", "numpy")
     record = {
-        "command": COMMAND,
-        "commit": commit,
+        **origin(COMMAND, ("torch", "numpy")),
         "seeds": list(SEEDS),
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
         "source": Path(__file__).read_text(encoding="utf-8"),
         "results": rows,
     }

@@ -239,18 +239,18 @@ def _model(name: str) -> Callable[..., "nn.Module"]:
 
 
 def _summary(result: "TrainResult") -> dict[str, Any]:
-    return {
-        "epsilon": _finite(result.bound.epsilon),
-        "delta": result.bound.delta,
-        "steps": result.steps,
-        "plan": result.plan.fingerprint,
-        "metrics": {name: _finite(value) for name, value in result.metrics.items()},
-    }
+    from dither.training.history import finite
 
-
-def _finite(value: float) -> float | None:
-    """Return a number as JSON can hold it."""
-    return value if math.isfinite(value) else None
+    summary: dict[str, Any] = finite(
+        {
+            "epsilon": result.bound.epsilon,
+            "delta": result.bound.delta,
+            "steps": result.steps,
+            "plan": result.plan.fingerprint,
+            "metrics": result.metrics,
+        }
+    )
+    return summary
 
 
 def _print(runs: dict[str, "TrainResult"], text: str) -> None:

@@ -71,8 +71,10 @@ class Average:
         """Let the model have the average while something is measured."""
         iterate = {name: p.detach().clone() for name, p in trainable(self._model).items()}
         self.put()
-        yield
-        self._load(iterate)
+        try:
+            yield
+        finally:
+            self._load(iterate)
 
     def put(self) -> None:
         """Give the average to the model."""

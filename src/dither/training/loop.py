@@ -146,6 +146,8 @@ def train(
             if private.step % every == 0:
                 look()
             bar.show(private)
+    if private.step == 0:  # a filter may afford no step at all
+        history.open(_plan_text(plan))
     if not history.rows or history.rows[-1].step != private.step:
         look()
     average.put()

@@ -60,8 +60,12 @@ class _Step:
     batch: Any = None
     sums: dict[str, Tensor] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
-    received: int = 0
     piece: _Piece | None = None
+
+    @property
+    def received(self) -> int:
+        """How many records have been through the loop."""
+        return len(self.seen)
 
 
 @final
@@ -158,6 +162,9 @@ class Private:
         tape = losses.tape if isinstance(losses, Taped) else None
         if step is None or piece is None or tape is not piece.tape or piece.recording is None:
             raise StepError(_misuse(step, tape))
+        rows = {*range(piece.first, piece.first + piece.records)}
+        if rows & step.seen:
+            raise StepError(_TWICE)
         self._guard.refuse_changed_model()
         step.piece = None
         tape.stop(losses)
@@ -166,13 +173,9 @@ class Private:
         with telling_once(self.model) as tell:
             parts = self._clipped(piece.recording, objective, tell)
         tape.forget()
-        rows = {*range(piece.first, piece.first + piece.records)}
-        if rows & step.seen:
-            raise StepError(_TWICE)
         for name, part in parts.items():
             step.sums[name] = step.sums[name].add_(part) if name in step.sums else part.double()
         step.seen |= rows
-        step.received += piece.records
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the run is: no random state, no tensors, nothing of the records."""

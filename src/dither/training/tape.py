@@ -14,9 +14,11 @@ refused.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -35,6 +37,7 @@ _TELLING = frozenset(
 """Functions whose answer is no tensor, or of a size, that depends on the values."""
 
 _PLAIN_BACKWARD = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+_HOOKING = (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)
 
 
 class PublicNumber(float):
@@ -101,9 +104,7 @@ class Tape:
         public: tensors that are declared public, by their ids.
     """
 
-    def __init__(
-        self, batch: Any, rows: int, public: "WeakValueDictionary[int, Tensor] | None" = None
-    ) -> None:
+    def __init__(self, batch: Any, rows: int, public: WeakValueDictionary[int, Tensor]) -> None:
         self.rows = rows
         self.is_running = True
         self.batch = self._taped(batch)
@@ -111,7 +112,7 @@ class Tape:
         self.calls: list[Call] = []
         self.losses: Tensor | None = None
         self._told: str | None = None
-        self._public = WeakValueDictionary() if public is None else public
+        self._public = public
 
     def refuse_strange(self, function: Callable[..., Any], given: list[Tensor]) -> None:
         """Raise if a call would bring in what may come from other records, or let values out."""
@@ -129,13 +130,28 @@ class Tape:
                     )
             elif tensor is not self._public.get(id(tensor)):
                 raise StepError(_undeclared(function, tensor))
+        if function in _HOOKING:
+            raise StepError(
+                "a hook on a tensor of a private batch would see the gradients of all records at "
+                "once: leave it out, and look at what the optimizer gets in its place"
+            )
         if function is Tensor.__getitem__ and any(t.dtype == torch.bool for t in given[1:]):
             self._told = "a mask in []"
+        if _name(function) == "where" and len(given) == 1:
+            self._told = "where() with a condition alone"
+        if _name(function) == "repeat_interleave" and len(given) > 1:
+            self._told = "repeat_interleave() with a tensor of counts"
 
     def note(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, output: Any
     ) -> Any:
         """Write down a call, and return its output taped."""
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, np.ndarray | np.generic) and not isinstance(leaf, float):
+                raise StepError(
+                    f"{_name(function)} got a {type(leaf).__name__} of numpy: if it does not come "
+                    "from records, declare it with private.public(torch.as_tensor(value))"
+                )
         if _name(function) in _TELLING:
             self._told = f"{_name(function)}()"
         elif output is not None and not _tensors(output):
@@ -174,14 +190,14 @@ class Tape:
         self.is_running = False
         self.calls, self.outputs, self.batch, self.losses = [], [], None, None
 
-    @property
+    @cached_property
     def key(self) -> object:
         """The functions on the tape, the same for batches treated alike whatever the numbers."""
         return tuple(
             (call.function, _shape_of((call.args, call.kwargs), self.rows)) for call in self.calls
         )
 
-    @property
+    @cached_property
     def numbers(self) -> tuple[float, ...]:
         """All numbers on the tape but the number of rows and those that are declared public."""
         return tuple(
@@ -317,6 +333,8 @@ def _shape_of(value: Any, rows: int) -> object:
         return tuple(_shape_of(each, rows) for each in (value.start, value.stop, value.step))
     if isinstance(value, Tensor):
         return "tensor"
+    if isinstance(value, PublicNumber):
+        return "public"
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "rows" if value == rows else "number"
     return str(value)
