@@ -106,6 +106,11 @@ def batch_within(*, batch_size: object, dataset_size: object) -> tuple[int, int]
     return m, n
 
 
+def steps_in(epochs: object, *, batch_size: int, dataset_size: int) -> int:
+    """Return T = ceil(epochs·n/m), a number of steps that can be planned."""
+    return step_count(steps=math.ceil(positive(epochs=epochs) * dataset_size / batch_size))
+
+
 def steps_at_least(least: float, formula: str, steps: object) -> int:
     """Return ``steps`` as an int that is no less than what a statement's condition asks."""
     T = count(steps=steps)

@@ -47,6 +47,15 @@ def nothing(shape, classes):
 def word(shape, classes):
     return "a model"
 
+def narrow(shape, classes):
+    return nn.Linear(3, classes)
+
+def unfit(shape, classes):
+    return nn.Linear(shape[0], 7)
+
+def asking(shape):
+    return nn.Linear(shape[0], 2)
+
 number = 3
 """
 
@@ -81,7 +90,8 @@ def table(
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a folder with data and models of one's own, and without a standard set."""
     torch.manual_seed(1)
-    table(tmp_path / "own.csv")
+    for name in ("own.csv", "public.csv"):
+        table(tmp_path / name)
     (tmp_path / "models_of_mine.py").write_text(MODELS_OF_MINE, encoding="utf-8")
     (tmp_path / "unfinished_models.py").write_text("x = (", encoding="utf-8")
     for name in ("models_of_mine", "unfinished_models"):
@@ -194,7 +204,7 @@ def check_run_folder(run_dir: Path, summary: dict[str, Any]) -> None:
 
 
 def test_without_a_seed_every_run_is_another(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = [*own(), "--public-test", "own.csv"]
+    argv = [*own(), "--public-test", "public.csv"]
     one, two = as_json(argv, capsys), as_json(argv, capsys)
     assert one["runs"]["uniform"]["plan"] == two["runs"]["uniform"]["plan"]
     assert one["runs"]["uniform"]["metrics"]["loss"] != two["runs"]["uniform"]["metrics"]["loss"]
@@ -204,7 +214,7 @@ def test_without_a_seed_every_run_is_another(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("seed", ["0", "-7", "123456789012345678901234567890"])
 def test_any_whole_number_is_a_seed(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = [*own(), "--public-test", "own.csv", "--seed", seed]
+    argv = [*own(), "--public-test", "public.csv", "--seed", seed]
     one, two = as_json(argv, capsys), as_json(argv, capsys)
     assert one == two
     assert f"SEEDED with {seed}:" in " ".join(one["statement"].split())
@@ -217,7 +227,7 @@ def test_quiet_is_one_line_with_the_claim_and_what_was_measured(
     assert out.count("\n") == 1
     assert re.match(r"\(ε = \S+, δ = 1e-05\)-differentially private", out)
     assert "accuracy" not in out
-    out = run([*own(), "--quiet", "--public-test", "own.csv"], capsys)
+    out = run([*own(), "--quiet", "--public-test", "public.csv"], capsys)
     assert out.count("\n") == 1
     assert re.search(r", test accuracy [01]\.\d{4}, test loss \d+\.\d{4}\n$", out)
 
@@ -513,11 +523,12 @@ def test_the_help_tells_every_default(
         ("--optimizer lion", "argument --optimizer: invalid choice: 'lion'"),
         ("--averaging mean", "argument --averaging: invalid choice: 'mean'"),
         ("--label nowhere", "data file 'own.csv' has no column for label = 'nowhere'"),
-        ("--public-test none.csv", "got 'none.csv', looked for in 'none.csv' and 'data/none.csv'"),
+        ("--public-test none.csv", "'none.csv' was not found: looked for 'none.csv' and 'data/"),
+        ("--public-test own.csv", "public_test must be another file than the private data"),
         ("--public-test digits", "must have classes of the training records, got '0'"),
         ("--public-test wasps.csv", "must have classes of the training records, got 'wasp'"),
         ("--public-test wide.csv", "shape of the training records, (4,), got (6,)"),
-        ("--data none.csv", "got 'none.csv', looked for in 'none.csv' and 'data/none.csv'"),
+        ("--data none.csv", "'none.csv' was not found: looked for 'none.csv' and 'data/none.csv'"),
         ("--data mnist --data-dir here", "mnist was not found: looked for"),
         ("--data mnist --data-dir here", "in 'here/mnist', 'here/MNIST/raw'; set DITHER_DATA"),
         ("--data mnist", "in 'data/mnist', 'data/MNIST/raw'; set DITHER_DATA or --data-dir"),
@@ -531,6 +542,15 @@ def test_the_help_tells_every_default(
         ("--model models_of_mine:", "model must be found, got 'models_of_mine:'"),
         ("--model unfinished_models:x", "was never closed (unfinished_models.py, line 1)"),
         ("--model models_of_mine:number", "must be a function, got 'models_of_mine:number': 3"),
+        (
+            "--model models_of_mine:narrow",
+            "must take records of shape (4,), got 'models_of_mine:na",
+        ),
+        ("--model models_of_mine:unfit", "must give 2 numbers a record, shape (2, 2) for two, got"),
+        (
+            "--model models_of_mine:asking",
+            "must take records of shape (4,), got 'models_of_mine:as",
+        ),
         ("--model models_of_mine:nothing", "model must be a Module, got None"),
         ("--model models_of_mine:word", "model must be a Module, got 'a model'"),
         ("--model models_of_mine:normed", "1 (BatchNorm1d) normalises over the records"),

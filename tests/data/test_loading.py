@@ -111,9 +111,10 @@ def test_paths_are_looked_for_in_the_folder_of_the_data(tmp_path: Path) -> None:
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    for name in ("imagenet", "", "two\nlines", "notes.txt", "nul\0.csv"):
+    for name in ("imagenet", "", "two\nlines", "notes.txt"):
         line = complaint(name, tmp_path)
         assert line.startswith("name must be one of cifar10, digits, fashion-mnist, mnist, or")
+    assert complaint("nul\0.csv", tmp_path).startswith("'nul\\x00.csv' was not found")
     assert complaint("mnist", tmp_path, label="y") == (
         "label is for .csv files only, got 'y' for 'mnist'"
     )
@@ -144,3 +145,15 @@ def test_without_scikit_learn_only_digits_are_refused(monkeypatch: pytest.Monkey
 def test_the_room_does_not_import_scikit_learn() -> None:
     code = "import sys, dither.data; raise SystemExit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_columns_are_matched_by_their_names(tmp_path: Path) -> None:
+    for name, text in (("mine", "a,b,label\n1,2,x\n"), ("swapped", "b,label,a\n2,x,1\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
+    mine = load(tmp_path / "mine.csv").train
+    swapped = with_classes(load(tmp_path / "swapped.csv", label="label").train, mine)
+    assert swapped.inputs.tolist() == [[1.0, 2.0]]
+    assert swapped.columns == mine.columns == ("a", "b")
+    (tmp_path / "strange.csv").write_text("a,c,label\n1,2,x\n")
+    with pytest.raises(InvalidValueError, match="but 'b' is in one of them alone"):
+        with_classes(load(tmp_path / "strange.csv").train, mine)

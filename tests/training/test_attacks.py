@@ -114,6 +114,10 @@ def by_places(run: Private, x: Tensor, y: Tensor, state: dict[str, Any]) -> Tens
     return losses(run, x, y) / max(1, len(torch.where(y == 1)[0]))
 
 
+def by_repeating(run: Private, x: Tensor, y: Tensor, state: dict[str, Any]) -> Tensor:
+    return losses(run, x, y) / max(1, len(y.repeat_interleave((y == 1).long())))
+
+
 def by_numpy(run: Private, x: Tensor, y: Tensor, state: dict[str, Any]) -> Tensor:
     found = losses(run, x, y)
     return found * np.float32(1.0 / float(found.as_subclass(Tensor).detach().sum()))
@@ -126,7 +130,7 @@ def penalised(run: Private, x: Tensor, y: Tensor, state: dict[str, Any]) -> Tens
 
 @pytest.mark.parametrize("compute", [
     centred, by_a_count, by_nonzero, by_classes, written, written_to_public, copied_out, penalised,
-    hooked, by_places, by_numpy,
+    hooked, by_places, by_repeating, by_numpy,
 ])  # fmt: skip
 def test_loops_that_are_refused(compute: Compute) -> None:
     words = "declare|hook|values of the batch|earlier batch|write to|parameter|that record alone"

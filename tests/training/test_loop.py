@@ -29,6 +29,7 @@ import dither
 from dither import Plan, Private
 from dither.noise import GrowthBound
 from dither.schedules import AdaGradNorm, Linear, UnsafeRawAdaGradNorm
+from dither.training import StepError
 
 
 def test_model_and_optimizer_are_the_objects_that_were_given() -> None:
@@ -68,6 +69,7 @@ def test_learning_rates_follow_the_plan_group_by_group() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 2.0]
 
 
+@pytest.mark.filterwarnings("ignore:the dataset has another number of records")
 def test_an_empty_draw_still_releases_noise_and_counts_nothing() -> None:
     plan = noisy_plan(steps=3, batch_size=1, dataset_size=100_000, z=2.0)
     run = private(plan)
@@ -296,3 +298,77 @@ def test_dropout_is_fine() -> None:
         made, torch.optim.SGD(made.parameters(), lr=0.1), noisy_plan(), data(), seed=1
     )
     assert take_steps(run).isfinite().all()
+
+
+class OneNumber(nn.Module):
+    """Gives one number a record, without a dimension for it, and what it was made from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.last = nn.Linear(FEATURES, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.hidden(x).tanh()
+        return self.last(hidden).squeeze(-1), hidden
+
+
+@pytest.mark.parametrize("engine", ["fast", "oracle"])
+@pytest.mark.parametrize("reduction", [None, "mean"])
+def test_one_number_a_record_and_outputs_that_no_loss_uses(
+    engine: str, reduction: str | None
+) -> None:
+    torch.manual_seed(0)
+    made, data = OneNumber(), (torch.randn(40, FEATURES), torch.randn(40))
+    plan = Plan.unsafe_without_noise(steps=2, dataset_size=40, batch_size=40, sampling="fixed")
+    settings: dict[str, Any] = {"engine": engine, "reduction": reduction}
+    twin = copy.deepcopy(made)
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
+    run = dither.make_private(made, optimizer, plan, data, **settings)
+    for x, y in run.batches():
+        losses = (run.model(x)[0] - y) ** 2
+        run.backward(losses if reduction is None else losses.mean())
+        run.optimizer.step()
+    plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(2):
+        plain.zero_grad()
+        (twin(data[0])[0] - data[1]).square().mean().backward()
+        plain.step()
+    for one, two in zip(made.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(one, two, rtol=0.0, atol=1e-6)
+
+
+def test_penalties_on_parameters_are_the_optimizers() -> None:
+    run = private(quiet_plan())
+    x, y = next(run.batches())
+    penalty = sum(p.square().sum() for p in run.model.parameters())
+    assert isinstance(penalty, Tensor)
+    with pytest.raises(StepError, match="weight_decay"):
+        run.public(penalty)
+    with pytest.raises(StepError, match="weight_decay"):
+        losses(run, x, y) + penalty
+
+
+def test_losses_may_be_shown_after_backward_and_not_before() -> None:
+    run = private(quiet_plan())
+    x, y = next(run.batches())
+    found = losses(run, x, y)
+    run.backward(found)
+    assert f"{found.mean():.3f}" == f"{found.mean().item():.3f}"
+    assert repr(found).startswith("tensor(")
+    run.optimizer.step()
+    x, y = next(run.batches())
+    found = losses(run, x, y)
+    assert f"{found.mean():.3f}"
+    with pytest.raises(ValueError, match=r"__format__\(\) before private.backward"):
+        run.backward(found)
+
+
+def test_measuring_on_the_way_is_no_other_loop() -> None:
+    run = private(quiet_plan())
+    for x, y in run.batches():
+        outputs = run.model(x)
+        if run.step == 1:
+            _ = (outputs.detach().argmax(1) == y).float().mean()
+        run.backward(functional.cross_entropy(outputs, y, reduction="none"))
+        run.optimizer.step()
+    assert run.step == run.plan.steps

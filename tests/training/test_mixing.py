@@ -83,7 +83,7 @@ def shuffled(run: Private, inputs: Tensor, targets: Tensor) -> Tensor:
 )
 def test_losses_that_depend_on_other_records(compute: Compute, engine: str) -> None:
     run = private(noisy_plan(), engine=engine)
-    with pytest.raises(ValueError, match="that record alone|every record by itself|any number"):
+    with pytest.raises(ValueError, match="record alone|every record by itself|any number"):
         take_steps(run, compute)
     assert run.step == 0
 
@@ -123,6 +123,8 @@ def test_class_weights_of_single_records_are_fine() -> None:
 
 def test_a_mean_with_ignored_targets_later_in_the_run_is_found_when_they_come() -> None:
     def compute(run: Private, inputs: Tensor, targets: Tensor) -> Tensor:
+        if run.step == 3:
+            run.accept_loop()
         marked = targets.clone()
         marked[-1] = CLASSES if run.step == 3 else marked[-1]
         return functional.cross_entropy(run.model(inputs), marked, ignore_index=CLASSES)

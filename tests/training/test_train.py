@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.training.loops import data, flat, model, noisy_plan, private, quiet_plan, take_steps
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import dither
 from dither import Plan, Public
@@ -130,7 +131,7 @@ def test_optimizers_by_name(name: str) -> None:
 def test_losses_by_name(loss: str, targets: Tensor) -> None:
     inputs, _ = data()
     made = nn.Linear(inputs.shape[1], 1)
-    public = Public((inputs, targets))
+    public = Public((inputs[:8], targets[:8]))
     result = dither.train(
         made, (inputs, targets), quiet_plan(), loss=loss, evaluate=public, progress=False
     )
@@ -190,3 +191,28 @@ def test_a_result_is_json_whatever_was_measured(tmp_path: Path) -> None:
     train(run_dir=tmp_path / "run", evaluate=Public((inputs, targets)))
     text = (tmp_path / "run" / "result.json").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=pytest.fail)["metrics"]["loss"] is None
+
+
+def test_data_that_is_public_and_private_at_once() -> None:
+    x, y = torch.randn(50, 4), torch.randint(2, (50,))
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=50, batch_size=10, steps=2)
+    for same in ((x, y), TensorDataset(x, y)):
+        with pytest.raises(ValueError, match="private training data itself"):
+            dither.train(nn.Linear(4, 2), (x, y), plan, evaluate=dither.Public(same))
+    parts = (x[:40], y[:40]), dither.Public((x[40:], y[40:]))
+    assert dither.train(nn.Linear(4, 2), parts[0], plan, evaluate=parts[1], progress=False).metrics
+
+
+def test_datasets_without_targets() -> None:
+    x = torch.randn(50, 4)
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=50, batch_size=10, steps=2)
+    for given in (x, {"x": x}, (x,)):
+        with pytest.raises(TypeError, match=r"dataset must be of \(inputs, targets\)"):
+            dither.train(nn.Linear(4, 2), given, plan)
+
+
+def test_plans_for_far_more_records() -> None:
+    data = torch.randn(50, 4), torch.randint(2, (50,))
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=500, batch_size=10, steps=2)
+    with pytest.warns(UserWarning, match="another number of records than the plan, 500"):
+        dither.train(nn.Linear(4, 2), data, plan, progress=False)

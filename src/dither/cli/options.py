@@ -1,7 +1,6 @@
 """Options that several commands share."""
 
 import argparse
-import math
 
 from dither import schedules, theory, validate
 from dither.types import Schedule
@@ -111,8 +110,7 @@ def steps_of(arguments: argparse.Namespace) -> int:
     other = "epochs" if arguments.usual_length == "steps" else "steps"
     if (other if hasattr(arguments, other) else arguments.usual_length) == "steps":
         return validate.step_count(steps=arguments.steps)
-    epochs = validate.positive(epochs=arguments.epochs)
     m, n = validate.batch_within(
         batch_size=arguments.batch_size, dataset_size=arguments.dataset_size
     )
-    return validate.step_count(steps=math.ceil(epochs * n / m))
+    return validate.steps_in(arguments.epochs, batch_size=m, dataset_size=n)

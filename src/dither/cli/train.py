@@ -43,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "of a folder of class folders of images, or of a tar of one",
     )
     for name, text in (
-        ("label", "the column of a .csv file with the labels"),
+        (
+            "label",
+            "the column of a .csv file with the labels; else the one called label or target, else "
+            "the last",
+        ),
         ("public-test", "a file with public records to measure on, of the same kind"),
         ("data-dir", "where the standard sets are; else $DITHER_DATA, else ./data"),
     ):
@@ -101,6 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Plan, train, compare where the data is public, print."""
     from dither.reports import save_figure, statement, training_figure
     from dither.reports.figures import checked_figure_path
+    from dither.training.history import checked_new_folder
 
     plot = getattr(arguments, "plot", None)
     if plot is not None:
@@ -108,6 +113,8 @@ def run(arguments: argparse.Namespace) -> None:
     Source(getattr(arguments, "seed", None))  # refuses what is no whole number
     examples, test = _read(arguments)
     build = _model(arguments.model)
+    if hasattr(arguments, "run_dir"):
+        checked_new_folder(arguments.run_dir)
     plans = _plans(arguments, len(examples))
     chosen = plans[arguments.noise]
     if not (arguments.quiet or arguments.json):
@@ -147,6 +154,10 @@ def _read(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]
         return read.train, read.test
     if given is None:
         return read.train, None
+    if Path(given).resolve() == Path(arguments.data).resolve():
+        raise validate.InvalidValueError(
+            f"public_test must be another file than the private data, got {given!r}"
+        )
     test = data.load(given, data_dir=folder, label=getattr(arguments, "label", None)).train
     return read.train, data.with_classes(test, read.train)
 
@@ -231,11 +242,33 @@ def _model(name: str) -> Callable[..., "nn.Module"]:
         raise validate.InvalidValueError(f"model must be a function, got {name!r}: {found!r}")
 
     def build(shape: tuple[int, ...], classes: int) -> "nn.Module":
-        from torch import nn
-
-        return validate.instance(nn.Module, model=found(shape, classes))
+        return _tried(found, name, shape, classes)
 
     return build
+
+
+def _tried(
+    function: Callable[..., Any], name: str, shape: tuple[int, ...], classes: int
+) -> "nn.Module":
+    """Return a user's model, after two empty records went through it."""
+    import torch
+
+    try:
+        model = validate.instance(torch.nn.Module, model=function(shape, classes))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            outputs = model(torch.zeros(2, *shape))
+    except (TypeError, RuntimeError, AttributeError, IndexError) as problem:
+        why = " ".join(str(problem).split())[:200]
+        raise validate.InvalidValueError(
+            f"model must take records of shape {shape}, got {name!r}: {why}"
+        ) from None
+    if not isinstance(outputs, torch.Tensor) or outputs.shape != (2, classes):
+        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        raise validate.InvalidValueError(
+            f"model must give {classes} numbers a record, shape (2, {classes}) for two, got {got} "
+            f"from {name!r}"
+        )
+    return model
 
 
 def _summary(result: "TrainResult") -> dict[str, Any]:

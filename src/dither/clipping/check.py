@@ -108,11 +108,9 @@ def _place(note: str) -> tuple[str, str]:
 def probe(outputs: Any, _: None) -> Tensor:
     """Return one value a record that depends on everything the model returns."""
     values = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
-    flat = [
-        each.reshape(len(each), -1)
-        for each in tensors(values)
-        if each.is_floating_point() and each.dim() > 0
-    ]
-    joined = torch.cat([each for each in flat if len(each) == len(flat[0])], dim=1)
+    found = [each for each in tensors(values) if each.dim() > 0]
+    first = next(each for each in found if each.is_floating_point())
+    flat = [each.reshape(len(each), -1) for each in found if len(each) == len(first)]
+    joined = torch.cat([each.to(first.dtype) for each in flat], dim=1)
     weights = torch.cos(torch.arange(joined.shape[1], device=joined.device, dtype=joined.dtype))
     return joined @ weights

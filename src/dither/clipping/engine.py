@@ -35,6 +35,7 @@ from dither.clipping.proof import (
     refuse_hidden_uses,
     refuse_kept_records,
     refuse_mixed_records,
+    refuse_other_numbers,
     remember,
 )
 from dither.clipping.recorder import Recorder, watching
@@ -186,8 +187,10 @@ class Recording:
             prove_rest = partial(self._prove_rest, objective, pattern)
             given_losses = losses, proven, prove_rest
             result, gradients = _finish(recorder, *given_losses, clip_norm, tell, views)
-            if not proven and refuse_mixed_records(*given):
-                remember(model, pattern, gradients)
+            if proven:
+                refuse_other_numbers(model, pattern, *given[1:])
+            elif refuse_mixed_records(*given):
+                remember(model, pattern, recorder, gradients)
         except UnseenUseError as reason:
             if self._versions_now() != self._versions:
                 raise InvalidValueError(

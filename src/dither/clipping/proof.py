@@ -14,7 +14,8 @@ that no rule foresaw. So nothing is taken on trust:
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary, WeakSet
@@ -43,7 +44,7 @@ from dither.validate import InvalidValueError
 Pattern = tuple[object, ...]
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.004, torch.bfloat16: 0.03}
 _tried: WeakSet[nn.Module] = WeakSet()
-_proven: WeakKeyDictionary[nn.Module, set[Pattern]] = WeakKeyDictionary()
+_proven: WeakKeyDictionary[nn.Module, dict[Pattern, tuple[float, ...]]] = WeakKeyDictionary()
 
 
 class BadRecordsError(Exception):
@@ -58,6 +59,8 @@ def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
     """Raise unless every path from the losses to a parameter passes through a use that was seen."""
     if recorder.has_hooks:
         raise UnseenUseError("a tensor has a hook, which sees the gradients of all records at once")
+    if recorder.joining:
+        raise UnseenUseError(f"{min(recorder.joining)} may join the records of a batch")
     names = {id(parameter): name for name, parameter in recorder.parameters.items()}
     seen: dict[Node, list[Node]] = {}
     for use in recorder.uses:
@@ -98,11 +101,13 @@ def is_proven(model: nn.Module, pattern: Pattern, recorder: Recorder) -> bool:
     return not recorder.data_dependent and pattern in _proven.get(model, ())
 
 
-def remember(model: nn.Module, pattern: Pattern, gradients: Mapping[int, Gradients]) -> None:
+def remember(
+    model: nn.Module, pattern: Pattern, recorder: Recorder, gradients: Mapping[int, Gradients]
+) -> None:
     """Take a pattern as proven, unless a use had no gradient that could have been compared."""
     given = [g for each in gradients.values() for g in each if g is not None]
     if all(bool(gradient.any()) for gradient in given):
-        _proven.setdefault(model, set()).add(pattern)
+        _proven.setdefault(model, {})[pattern] = tuple(recorder.floats)
 
 
 def prove(
@@ -169,9 +174,10 @@ def refuse_mixed_records(
 
     For every bit of the records' numbers, those with the bit are exchanged and those without
     compared, then the reverse, so that every pair of records is on two sides once. What comes in
-    their place is other records', far larger, so that a maximum over the batch moves too. Inputs
+    their place is other records', far larger and of either sign, so that a maximum over the batch
+    moves too. Inputs
     of layers are compared as well as losses, unless it is not known where they have their records.
-    Losses must also stay the same in a batch of half the size, for models without chance.
+    Losses must also stay the same in a batch of half the size.
 
     Args:
         model: the model.
@@ -193,20 +199,61 @@ def refuse_mixed_records(
     for bit in range((records - 1).bit_length()):
         for side in (0, 1):
             exchanged = (torch.arange(records) >> bit) % 2 == side
-            after = _pass(model, objective, _exchanged(batch, exchanged), records, state)
+            others = _exchanged(batch, exchanged, first_sign=1 - 2 * (bit % 2))
+            after = _pass(model, objective, others, records, state)
             told = told or bool(_differ(before.losses, after.losses, 0.0).any())
             _compare(before, after, ~exchanged, by_losses_alone)
+    _refuse_counted_records(model, objective, batch, records, state)
+    return told
+
+
+def refuse_other_numbers(
+    model: nn.Module,
+    pattern: Pattern,
+    objective: Objective,
+    batch: Any,
+    recorder: Recorder,
+    state: Tensor,
+) -> None:
+    """Raise if a model that is proven uses other floats than before, and for the batch's size."""
+    proven, floats = _proven[model], tuple(recorder.floats)
+    if proven[pattern] != floats:
+        _refuse_counted_records(model, objective, batch, recorder.records, state)
+        proven[pattern] = floats
+
+
+def _refuse_counted_records(
+    model: nn.Module, objective: Objective, batch: Any, records: int, state: Tensor
+) -> None:
+    """Raise if losses are others in a batch of half the size; without dropout if there is any."""
     if records == 1 or not objective.sizes_vary:
-        return told
-    again = _pass(model, objective, batch, records, torch.Generator().manual_seed(1).get_state())
-    if not bool(_differ(before.losses, again.losses, 0.0).any()):
+        return
+    with ExitStack() as stack:
+        other = torch.Generator().manual_seed(1).get_state()
+        for is_last in (False, True):
+            before, again = (_pass(model, objective, batch, records, s) for s in (state, other))
+            if not bool(_differ(before.losses, again.losses, 0.0).any()):
+                break
+            if is_last:
+                return
+            stack.enter_context(_in_evaluation(model))
         half = (records + 1) // 2
         fewer = _pass(model, objective, take(batch, slice(0, half)), half, state)
-        slack = 8.0 * torch.finfo(fewer.losses.dtype).eps ** (2.0 / 3.0)
-        floor = slack * _typical(before.losses)
-        if bool(_differ(before.losses[:half], fewer.losses, slack, floor).any()):
-            _refuse()
-    return told
+    slack = 8.0 * torch.finfo(fewer.losses.dtype).eps ** (2.0 / 3.0)
+    floor = slack * _typical(before.losses)
+    if bool(_differ(before.losses[:half], fewer.losses, slack, floor).any()):
+        _refuse()
+
+
+@contextmanager
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @dataclass(frozen=True)
@@ -254,14 +301,17 @@ def _refuse() -> NoReturn:
     )
 
 
-def _exchanged(batch: Any, which: Tensor) -> Any:
-    """Return the batch with some records replaced by others, their numbers made far larger."""
+def _exchanged(batch: Any, which: Tensor, first_sign: int) -> Any:
+    """Return the batch with some records replaced by others, made far larger, of both signs."""
     made = copied(batch)
+    factors = 100.0 * first_sign * (1 - 2 * (torch.arange(int(which.sum())) % 2))
     for values, far in ((tensors(made[0]), True), (tensors(made[1]), False)):
         for part in values:
             where = which.to(part.device)
             others = part.roll(1, 0)[where]
-            part[where] = -100.0 * others if far and part.is_floating_point() else others
+            if far and part.is_floating_point():
+                others = others * factors.to(part).view(-1, *(1 for _ in part.shape[1:]))
+            part[where] = others
     return made
 
 

@@ -9,9 +9,10 @@ The model is not touched, apart from layers of registered kinds, which carry hoo
 recorder is active.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +37,12 @@ _RESHAPING = {
     Tensor.view, Tensor.reshape, torch.reshape, Tensor.expand, Tensor.repeat, Tensor.new_zeros,
     Tensor.new_ones, Tensor.new_empty, Tensor.new_full, torch.unflatten, Tensor.unflatten,
 }  # fmt: skip
+_VALUE_FREE = {
+    Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, torch.zeros_like,
+    torch.ones_like, torch.empty_like, torch.full_like,
+}  # fmt: skip
+"""What they make does not depend on the values that they are given."""
+
 _PLAIN = frozenset({int, bool, str, type(None)})
 _IN_PLACE_SUMS = {Tensor.add_, Tensor.sub_, Tensor.__iadd__, Tensor.__isub__}
 
@@ -105,6 +112,8 @@ class Recorder(TorchFunctionMode):
         self.trace = 0
         self.data_dependent: set[str] = set()
         self.has_hooks = False
+        self.joining: set[str] = set()
+        self.floats: list[float] = []
         self.derived: dict[int, Derived] = {}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._kept: list[Any] = [batch]  # an id must not be given away while it is known
@@ -180,6 +189,11 @@ class Recorder(TorchFunctionMode):
         """Return whether the tensor is a parameter or was computed from parameters alone."""
         return id(tensor) in self._names or id(tensor) in self.derived
 
+    @property
+    def tells_values(self) -> bool:
+        """Whether something may have told Python about values of the batch."""
+        return bool(self.joining or self.data_dependent)
+
     def comes_from_batch(self, tensor: Tensor) -> bool:
         """Return whether a tensor was computed from the batch."""
         return id(tensor) in self._from_batch
@@ -234,6 +248,7 @@ class Recorder(TorchFunctionMode):
             few = arguments.numel() <= _FEW and not arguments.is_meta
             return str((arguments != 0).tolist()) if few else "constant"
         if isinstance(arguments, float):
+            self.floats.append(arguments)
             return arguments != 0.0
         if arguments == self.records:
             return "records"
@@ -260,11 +275,32 @@ class Recorder(TorchFunctionMode):
             return
         if not self._inside_layers:
             self._extend_trace(seen, held)
+            if self._joins_records(seen, batch):
+                self.joining.add(getattr(seen.function, "__name__", "a function"))
         for tensor in seen.made:
             self._from_batch[id(tensor)] = self._serial
             self._serial += 1
         if held and not self._inside_layers:
             self._note_use(seen, batch)
+
+    def _joins_records(self, seen: Seen, batch: frozenset[int]) -> bool:
+        """Return whether a call leaves no dimension that could be the records', or drops the first.
+
+        A mean over the batch does so, and a record picked by its place.
+        """
+        R = self.records
+        if R == 1 or seen.function in _VALUE_FREE:
+            return False
+        shapes = [tensor.shape for tensor, _, _ in seen.given if id(tensor) in batch]
+        return any(
+            made.numel() < prod(shape)
+            and any(size and size % R == 0 for size in shape)
+            and (
+                not any(size % R == 0 for size in made.shape) or _drops_first(shape, made.shape, R)
+            )
+            for made in seen.made
+            for shape in shapes
+        )
 
     def _note_derived(self, seen: Seen) -> None:
         for position, tensor in enumerate(seen.made):
@@ -313,3 +349,10 @@ def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 def _uses_batch_statistics(*args: object, **kwargs: object) -> bool:
     """Return whether ``batch_norm(input, mean, variance, weight, bias, training, …)`` trains."""
     return bool(args[5] if len(args) > 5 else kwargs.get("training"))
+
+
+def _drops_first(given: Sequence[int], made: Sequence[int], records: int) -> bool:
+    """Return whether the records were the first dimension, and are gone or have become one."""
+    if given[0] != records or records in given[1:]:
+        return False
+    return tuple(made) in (tuple(given[1:]), (1, *given[1:]))

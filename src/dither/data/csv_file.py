@@ -39,7 +39,9 @@ def load_csv(path: Path, label: str | None = None) -> Split:
     inputs = np.frombuffer(values, np.float32).reshape(len(labels), len(names) - 1)
     whole = _whole(labels, names[column], path)
     targets, classes = encode(list(labels.values())) if whole is None else encode(whole)
-    return Split(Examples(torch.from_numpy(inputs), torch.from_numpy(targets), classes), None)
+    columns = [name for place, name in enumerate(names) if place != column]
+    read = Examples(torch.from_numpy(inputs), torch.from_numpy(targets), classes, columns)
+    return Split(read, None)
 
 
 def _rows(text: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -19,6 +19,7 @@ class Examples(TensorDataset):
         inputs: float32, the first dimension runs over the records.
         targets: int64, one label a record.
         classes: the name of each label, in the order of the labels.
+        columns: the names of the inputs' columns, if they have any.
 
     Example:
         >>> import torch
@@ -28,8 +29,15 @@ class Examples(TensorDataset):
     """
 
     classes: tuple[str, ...]
+    columns: tuple[str, ...]
 
-    def __init__(self, inputs: Tensor, targets: Tensor, classes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        classes: Sequence[str],
+        columns: Sequence[str] = (),
+    ) -> None:
         for name, tensor, dtype in (
             ("inputs", inputs, torch.float32),
             ("targets", targets, torch.int64),
@@ -46,7 +54,7 @@ class Examples(TensorDataset):
                 f"inputs must have at least one record and one value, got {tuple(inputs.shape)}"
             )
         super().__init__(inputs, targets)
-        self.classes = tuple(classes)
+        self.classes, self.columns = tuple(classes), tuple(columns)
 
     @property
     def inputs(self) -> Tensor:
@@ -81,7 +89,7 @@ def from_bytes(
 
 
 def with_classes(examples: Examples, other: Examples) -> Examples:
-    """Return records with the labels of another set, by the names of the classes.
+    """Return records with the labels and columns of another set, by the names of both.
 
     Args:
         examples: the records.
@@ -104,5 +112,14 @@ def with_classes(examples: Examples, other: Examples) -> Examples:
             "the public records must have the shape of the training records, "
             f"{tuple(other.inputs.shape[1:])}, got {tuple(examples.inputs.shape[1:])}"
         )
+    inputs = examples.inputs
+    if examples.columns != other.columns:
+        strange = sorted({*examples.columns} ^ {*other.columns})
+        if strange:
+            raise InvalidValueError(
+                "the public records must have the columns of the training records, but "
+                f"{strange[0]!r} is in one of them alone"
+            )
+        inputs = inputs[:, [examples.columns.index(name) for name in other.columns]]
     places = torch.tensor([other.classes.index(name) for name in examples.classes])
-    return Examples(examples.inputs, places[examples.targets], other.classes)
+    return Examples(inputs, places[examples.targets], other.classes, other.columns)

@@ -64,6 +64,8 @@ def _found(path: Path, base: Path) -> Path:
             if place.is_dir() or (readable and place.is_file()):
                 return place
     looked = " and ".join(quoted(place) for place in places)
+    if path.suffix.lower() in (".csv", ".npz") or is_tar_name(path):
+        raise InvalidValueError(f"{quoted(path)} was not found: looked for {looked}")
     raise InvalidValueError(
         f"name must be one of {', '.join(NAMES)}, or the path of a .csv file, a .npz file, "
         f"a folder of images or a .tar of one, got {quoted(path)}, looked for in {looked}"

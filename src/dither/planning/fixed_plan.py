@@ -323,4 +323,9 @@ def stepsizes_of(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
         return validate.same_length(
             T, stepsizes=validate.positives(stepsizes=stepsizes.stepsizes(T))
         )
+    if isinstance(stepsizes, int | float):
+        raise validate.InvalidTypeError(
+            f"stepsizes must be a schedule or one step size a step, got {stepsizes!r}: "
+            f"Constant({stepsizes!r}) is the same in every step"
+        )
     return validate.same_length(T, stepsizes=validate.positives(stepsizes=stepsizes))

@@ -1,6 +1,5 @@
 """From a budget to a plan: the noise is searched for, and its cost proven."""
 
-import math
 from dataclasses import replace
 from typing import overload
 
@@ -105,10 +104,10 @@ def plan(
         raise validate.InvalidTypeError(
             f"plan takes exactly one of steps and epochs, got steps={steps!r}, epochs={epochs!r}"
         )
-    length: object = steps
-    if epochs is not None:
-        length = math.ceil(validate.positive(epochs=epochs) * n / m)
-    T = validate.step_count(steps=length)
+    if epochs is None:
+        T = validate.step_count(steps=steps)
+    else:
+        T = validate.steps_in(epochs, batch_size=m, dataset_size=n)
     budget = Budget(
         validate.positive(epsilon=epsilon),
         validate.probability(delta=delta),

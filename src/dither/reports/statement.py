@@ -5,7 +5,7 @@ from textwrap import fill
 
 from dither.planning import Plan, ReactivePlan
 from dither.schedules import UnsafeRawAdaGradNorm
-from dither.training import TrainResult
+from dither.training import Private, TrainResult
 from dither.types import rounded
 
 _NEIGHBOURS = {
@@ -14,8 +14,11 @@ _NEIGHBOURS = {
 }
 
 
-def statement(result: TrainResult) -> str:
+def statement(run: TrainResult | Private) -> str:
     """Return the statement of a training run, in paragraphs for people.
+
+    Args:
+        run: what `train` returned, or the `Private` of a loop of one's own.
 
     Example:
         >>> import dither, torch
@@ -25,8 +28,13 @@ def statement(result: TrainResult) -> str:
         >>> print(statement(trained).splitlines()[0])
         This run claims NO privacy (ε = ∞): no noise was added.
     """
+    result = run if isinstance(run, TrainResult) else _so_far(run)
     parts = [_claim(result), _mechanism(result), _public(result), _randomness(result)]
     return "\n".join(fill(part, 80) for part in parts)
+
+
+def _so_far(run: Private) -> TrainResult:
+    return TrainResult(run.model, run.plan, run.spent(), run.step, (), run.seed)
 
 
 def _claim(result: TrainResult) -> str:

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
-from dither.clipping.batch import Loss, forward, mapped
+from dither.clipping.batch import Loss, forward, mapped, tensors
 from dither.training.records import records_of
-from dither.validate import InvalidTypeError
+from dither.validate import InvalidTypeError, InvalidValueError
 
 _PIECE = 1000
 
@@ -54,11 +55,23 @@ def predicted(outputs: torch.Tensor) -> torch.Tensor:
     return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
 
 
-def checked_public(evaluate: object) -> Public | None:
-    """Return what is to be measured on, if it is declared public."""
-    if evaluate is None or isinstance(evaluate, Public):
+def checked_public(evaluate: object, private: Any) -> Public | None:
+    """Return what is to be measured on, if it is declared public and not the private data."""
+    if evaluate is None:
+        return None
+    if isinstance(evaluate, Public):
+        if evaluate.dataset is private or _places(evaluate.dataset) & _places(private):
+            raise InvalidValueError(
+                "evaluate must be data that is public, got the private training data itself"
+            )
         return evaluate
     raise InvalidTypeError(
         f"evaluate must be dither.Public(dataset) or None, got {type(evaluate).__name__}: a model "
         "is measured on data that is declared public only"
     )
+
+
+def _places(dataset: Any) -> set[tuple[int, tuple[int, ...]]]:
+    """Return where in memory the tensors of a dataset are."""
+    held = dataset.tensors if isinstance(dataset, TensorDataset) else dataset
+    return {(tensor.data_ptr(), tuple(tensor.shape)) for tensor in tensors(held)}

@@ -6,10 +6,12 @@ Only the hooks that torch.optim offers are used; the optimizer is not wrapped or
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from dither.clipping.batch import trainable
+from dither.clipping.recorder import Recorder
 from dither.training.errors import StepError
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -87,6 +89,19 @@ class Guard:
                 "comes from records would be in the model without noise; if it comes from public "
                 "or released values alone, call private.accept_model()"
             )
+
+    def refuse_kept_records(self, recorder: Recorder) -> None:
+        """Raise if a forward pass has put something of its records into a buffer; it is wiped."""
+        for tensor, before in zip(self._tensors(), self._state, strict=True):
+            changed = tensor is not before[0] or tensor._version != before[1]
+            if changed and (recorder.comes_from_batch(tensor) or recorder.tells_values):
+                with torch.no_grad():
+                    tensor.zero_()
+                raise StepError(
+                    "model must keep nothing of its records, but its forward pass has written "
+                    f"what comes from them to a buffer of shape {tuple(tensor.shape)}, which was "
+                    "set to zero"
+                )
 
     def _tensors(self) -> list[Tensor]:
         return [

@@ -40,7 +40,7 @@ class History:
 
     def __init__(self, run_dir: str | Path | None) -> None:
         self.rows: list[Row] = []
-        self._folder = None if run_dir is None else _new_folder(Path(run_dir))
+        self._folder = None if run_dir is None else checked_new_folder(run_dir)
         self._board: Any = None
 
     def open(self, plan: str) -> None:
@@ -82,7 +82,9 @@ class History:
             self._board.close()
 
 
-def _new_folder(folder: Path) -> Path:
+def checked_new_folder(run_dir: str | Path) -> Path:
+    """Return the folder of a run, if it is new or empty."""
+    folder = Path(run_dir)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise InvalidValueError(
             f"run_dir must be a folder that is new or empty, got {str(folder)!r}"

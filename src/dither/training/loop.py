@@ -23,6 +23,7 @@ from dither.training.losses import loss_of
 from dither.training.making import make_private
 from dither.training.optimizers import optimizer_of
 from dither.training.private import Private
+from dither.training.records import checked_pair
 from dither.training.views import Augment
 from dither.types import PrivacyBound
 
@@ -112,12 +113,8 @@ def train(
         (5, True)
     """
     validate.instance(nn.Module, model=model)
-    criterion, measured = loss_of(loss), checked_public(evaluate)
+    criterion, measured = loss_of(loss), checked_public(evaluate, dataset)
     every = validate.count(every=every)
-    if measured is not None and measured.dataset is dataset:
-        raise validate.InvalidValueError(
-            "evaluate must be data that is public, got the private training data itself"
-        )
     private = make_private(
         model, optimizer_of(optimizer, model), plan, dataset,
         seed=seed, workers=workers, engine=engine, augment=augment,
@@ -136,7 +133,8 @@ def train(
 
     with _Bar(plan.steps, shown=progress) as bar:
         for batch in private.batches():
-            for *inputs, targets in private.pieces(batch, piece):
+            for part in private.pieces(batch, piece):
+                *inputs, targets = checked_pair(part)
                 private.backward(criterion(forward(private.model, tuple(inputs)), targets))
             private.optimizer.step()
             private.optimizer.zero_grad()

@@ -32,7 +32,8 @@ def make_private(
           size. ``p.grad`` holds nothing but that.
         - What is not as planned is refused before anything of the step is released: a changed
           learning rate, a scheduler, a step without `Private.backward` or beyond the plan, records
-          that are missing or come twice, losses in which records depend on each other.
+          that are missing or come twice, losses in which records depend on each other, losses that
+          are computed by other calls or with other numbers than before.
 
     Args:
         model: any module that treats every record by itself. It stays the object that it is, with

@@ -1,10 +1,10 @@
 """A model, an optimizer, a plan and a dataset, joined for a loop of one's own."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final, overload
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -25,10 +25,19 @@ from dither.sampling import sampler_for
 from dither.sampling.sampler import Indices
 from dither.training.errors import StepError
 from dither.training.guard import Guard
+from dither.training.loop_watch import LoopWatch
 from dither.training.records import records_of
-from dither.training.tape import PublicNumber, Tape, Taped, plain, refuse_strange_output
-from dither.training.taped_loss import TapedLoss
-from dither.training.views import Augment, with_views
+from dither.training.tape import (
+    PublicNumber,
+    PublicTensors,
+    Reading,
+    Tape,
+    Taped,
+    plain,
+    refuse_strange_output,
+)
+from dither.training.taped_loss import TapedLoss, rows_alone
+from dither.training.views import Augment, Views
 from dither.training.watch import Args, Kwargs, Watch
 from dither.types import PrivacyBound
 
@@ -57,6 +66,7 @@ class _Step:
 
     drawn: int
     records: int
+    reading: Reading = field(default_factory=Reading)
     batch: Any = None
     sums: dict[str, Tensor] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
@@ -96,22 +106,35 @@ class Private:
     ) -> None:
         self.model, self.optimizer, self.plan, self.seed = model, optimizer, plan, seed
         self._source = Source(seed)
-        self._reduction, self._engine, self._augment = reduction, engine, augment
+        self._reduction, self._engine = reduction, engine
+        self._augment = None if augment is None else Views(augment)
         self._records = records_of(dataset, workers=workers)
         self._sampler = sampler_for(plan, length=self._records.length)
+        if not 0.5 <= self._records.length / plan.dataset_size <= 2.0:
+            warnings.warn(
+                f"the dataset has another number of records than the plan, {plan.dataset_size:,}, "
+                "by more than a factor of two: the claim holds, but batches have other sizes than "
+                "the step sizes and the noise were planned for",
+                stacklevel=3,
+            )
         self._course = plan.course()
         self._guard = Guard(model, optimizer, self._release)
         self._watch = Watch(model, self._model_begins, self._model_ends)
         self._step: _Step | None = None
         self._views = 1
-        self._public: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
-        self._numbers: dict[object, tuple[float, ...]] = {}
+        self._public = PublicTensors()
+        self._sizes_vary = plan.sampling == "poisson"
+        self._loop = LoopWatch(sizes_vary=self._sizes_vary)
+        self._drawn: dict[int, Indices] = {}
         self.noise_multiplier = self.stepsize = math.nan
 
     @property
     def step(self) -> int:
         """How many steps were released."""
         return self._course.steps
+
+    def __repr__(self) -> str:
+        return f"Private(step {self.step:,} of {self.plan.steps:,}, {self.spent()})"
 
     def spent(self) -> PrivacyBound:
         """Return what the releases so far cost."""
@@ -130,7 +153,8 @@ class Private:
             if self._step is not None:
                 raise StepError(
                     f"step {self.step} was not taken: call private.backward(losses) and "
-                    "private.optimizer.step() for every batch, or leave the loop with break"
+                    "private.optimizer.step() for every batch; for more records a step, plan a "
+                    "larger batch_size and take it in private.pieces"
                 )
             yield self._begin(next(fetched), sizes.pop(0))
 
@@ -168,8 +192,8 @@ class Private:
         self._guard.refuse_changed_model()
         step.piece = None
         tape.stop(losses)
-        sizes_vary = self.plan.sampling == "poisson"
-        objective = TapedLoss(tape, self._reduction, self._views, sizes_vary)
+        self._loop.look(tape)
+        objective = TapedLoss(tape, self._reduction, self._views, self._sizes_vary)
         with telling_once(self.model) as tell:
             parts = self._clipped(piece.recording, objective, tell)
         tape.forget()
@@ -187,7 +211,10 @@ class Private:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another run of the same plan was; what was spent stays spent."""
+        """Go on from where another run of the same plan was; what was spent stays spent.
+
+        The state must be the run's last: what it released after an earlier one would not be counted.
+        """
         for name in ("format", "plan", "seed"):
             wanted = self.state_dict()[name]
             if state.get(name, ...) != wanted:
@@ -220,8 +247,20 @@ class Private:
             return PublicNumber(validate.finite(value=value))
         if isinstance(value, Taped):
             raise StepError("what comes from the batch cannot be public, got a tensor that does")
-        self._public[id(value)] = value
+        if value.requires_grad:
+            raise StepError(
+                "what is public must have no gradient, got a tensor that comes from parameters: "
+                "use them inside the model; a penalty on them is the optimizer's weight_decay"
+            )
+        self._public.add(value)
         return value
+
+    def accept_loop(self) -> None:
+        """Declare that the next step computes its losses in another way, for public reasons.
+
+        The number of the step is such a reason; the batch, and its size, are not.
+        """
+        self._loop.accept()
 
     def accept_model(self) -> None:
         """Declare that you have changed the model, and from nothing but public or released values.
@@ -239,8 +278,12 @@ class Private:
     def _draws(self, sizes: list[int]) -> Iterator[Indices]:
         """Yield the draws of all steps to come, and note how many records each has."""
         step = self.step
+        self._drawn = {key: draw for key, draw in self._drawn.items() if key >= step}
         while True:
-            draw = self._sampler.draw(self._records.length, self._source.stream("sampling", step))
+            if step not in self._drawn:  # a batch that was refused by breaking comes again
+                stream = self._source.stream("sampling", step)
+                self._drawn[step] = self._sampler.draw(self._records.length, stream)
+            draw = self._drawn[step]
             sizes.append(draw.size)
             yield draw if draw.size else np.zeros(1, np.int64)
             step += 1
@@ -250,43 +293,48 @@ class Private:
         batch = mapped(batch, lambda tensor: tensor.to(device))
         step = self._step = _Step(drawn, max(drawn, 1))
         if self._augment is not None:
-            batch, self._views = with_views(batch, self._augment, step.records)
+            batch, self._views = self._augment.of(batch, step.records)
         step.batch = self._open(step, batch, 0, step.records)
         return step.batch
 
     def _open(self, step: _Step, batch: Any, first: int, records: int) -> Any:
-        tape = Tape(batch, records * self._views, self._public)
+        tape = Tape(batch, records * self._views, self._public, step.reading)
         step.piece = _Piece(tape, first, records)
         return tape.batch
 
-    def _model_begins(self, args: Args, kwargs: Kwargs) -> Recording | None:
+    def _model_begins(self, args: Args, kwargs: Kwargs) -> tuple[Recording, Args, Kwargs] | None:
         piece = None if self._step is None else self._step.piece
-        taped = [t for t in tensors((args, kwargs)) if isinstance(t, Taped)]
-        if piece is None or not any(t.tape is piece.tape for t in taped):
+        given = tensors((args, kwargs))
+        taped = [tensor for tensor in given if isinstance(tensor, Taped)]
+        if piece is None or not any(tensor.tape is piece.tape for tensor in taped):
             return None
-        if any(tensor.dim() and len(tensor) != piece.tape.rows for tensor in taped):
-            sizes = ", ".join(str(len(tensor)) for tensor in taped if tensor.dim())
+        piece.tape.refuse_strange(self.model.forward, given)
+        if any(tensor.shape[:1] != (piece.tape.rows,) for tensor in taped):
+            sizes = ", ".join(str(tuple(tensor.shape)) for tensor in taped[:3])
             raise StepError(
                 f"the model must be called with all {piece.tape.rows} rows that were drawn, got "
-                f"{sizes}: private.pieces(batch, size) makes smaller batches"
+                f"shapes {sizes}: private.pieces(batch, size) makes smaller batches"
             )
         if piece.tape.rows > _MOST_ROWS:
             raise StepError(
                 f"a batch must have at most {_MOST_ROWS} rows, got {piece.tape.rows}: take it in "
                 "pieces, for piece in private.pieces(batch, size=1024)"
             )
+        call = args, kwargs = plain(rows_alone(piece.tape, (args, kwargs), self._sizes_vary))
         if piece.recording is None:
             self._guard.refuse_changed_model()
             refuse_unsound_layers(self.model)
-            call, batch = plain(((args, kwargs), piece.tape.batch))
             refuse_kept_records(self.model, _OutputsAlone(), (call, ()), piece.tape.rows)
-            piece.recording = Recording(self.model, _pair(batch), piece.tape.rows)
-        return piece.recording
+            piece.recording = Recording(self.model, _pair(plain(piece.tape.batch)), piece.tape.rows)
+        return piece.recording, args, kwargs
 
     def _model_ends(self, args: Args, kwargs: Kwargs, output: Any) -> Any:
         piece = None if self._step is None else self._step.piece
+        if piece is None or piece.recording is None:
+            return output
+        self._guard.refuse_kept_records(piece.recording.recorder)
         self._guard.accept_model()
-        return output if piece is None else piece.tape.note_model(args, kwargs, output)
+        return piece.tape.note_model(args, kwargs, output)
 
     def _clipped(
         self,
@@ -294,7 +342,6 @@ class Private:
         objective: TapedLoss,
         tell: Callable[[str], object],
     ) -> dict[str, Tensor]:
-        self._refuse_changed_numbers(objective.tape)
         sent_back = objective.sent_back()
         if self._step is not None and not self._step.drawn:
             return {
@@ -305,22 +352,12 @@ class Private:
             return recording.by_oracle(objective, self.plan.clip_norm, self._views)[0]
         return recording.clipped(objective, sent_back, self.plan.clip_norm, tell, self._views)[0]
 
-    def _refuse_changed_numbers(self, tape: Tape) -> None:
-        """Raise if the loop uses other numbers than before: they may come from the batch."""
-        if self._numbers.setdefault(tape.key, tape.numbers) != tape.numbers:
-            pairs = zip(self._numbers[tape.key], tape.numbers, strict=True)
-            before, now = next((one, two) for one, two in pairs if one != two)
-            raise StepError(
-                f"a number in the losses has changed from {before:g} to {now:g} since an earlier "
-                "step: if it comes from the batch, such as its size, leave it out; if it is "
-                "public, declare it with private.public(number)"
-            )
-
     def _release(self) -> float:
         """Release the step that is under way into the gradients; return its step size."""
         step, z = self._ready_step()
         self._step = None
         self._course.spend()
+        self._drawn.pop(self.step - 1, None)
         released = release(
             ClippedSum(step.sums, torch.zeros(0)),
             clip_norm=self.plan.clip_norm,

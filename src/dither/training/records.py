@@ -13,7 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 
 from dither.clipping.batch import mapped
 from dither.sampling.sampler import Indices
@@ -101,6 +108,16 @@ def records_of(dataset: Any, *, workers: int = 0) -> Records:
     return found
 
 
+def checked_pair(batch: Any) -> tuple[Any, ...]:
+    """Return a batch if it is (inputs, …, targets)."""
+    if not isinstance(batch, tuple) or len(batch) < 2:
+        raise InvalidTypeError(
+            "dataset must be of (inputs, targets), in memory as a tuple of two tensors, got "
+            f"records of one {type(batch).__name__}"
+        )
+    return batch
+
+
 def _found(dataset: Any, workers: int) -> Records:
     kind = type(dataset).__name__
     if isinstance(dataset, DataLoader):
@@ -128,6 +145,13 @@ def _found(dataset: Any, workers: int) -> Records:
                 "that is there twice counts twice, and the plan protects one"
             )
         return InSubset(_found(dataset.dataset, workers), indices)
+    if isinstance(dataset, ConcatDataset) and len({*map(id, dataset.datasets)}) < len(
+        dataset.datasets
+    ):
+        raise InvalidValueError(
+            "dataset must have every record once, got a ConcatDataset with the same dataset twice: "
+            "a record that is there twice counts twice, and the plan protects one"
+        )
     if isinstance(dataset, list) and any(isinstance(each, Tensor | np.ndarray) for each in dataset):
         raise InvalidTypeError(
             "dataset must be a tuple (inputs, targets) of arrays with one record a row, or a list "

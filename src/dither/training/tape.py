@@ -9,10 +9,11 @@ outputs, whatever the loop does with them.
 Such a replay keeps records apart if nothing else on the tape tells of other records. So a loop may
 use the batch, the model's outputs, tensors that are declared public, and Python numbers that are
 the same in every step; values that are read from tensors, and sizes that depend on values, are
-refused.
+refused. What the model is called with is computed row by row, too.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from dither.clipping.batch import vmapped
 from dither.training.errors import StepError
 from dither.training.recount import recounted
 from dither.validate import InvalidValueError
@@ -32,16 +34,65 @@ _TELLING = frozenset(
         "item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__",
         "__complex__", "__contains__", "is_nonzero", "equal", "allclose", "__dlpack__",
         "nonzero", "argwhere", "unique", "unique_consecutive", "masked_select", "bincount", "histc",
+        "__repr__", "__format__",
     }
 )  # fmt: skip
 """Functions whose answer is no tensor, or of a size, that depends on the values."""
 
 _PLAIN_BACKWARD = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _HOOKING = (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)
+_RANDOM = ("dropout", "rand_like", "randn_like", "randint_like", "bernoulli", "multinomial")
+_DATA = Tensor.__dict__.get("data", torch._C.TensorBase.data).__get__
+_SHOWING = (Tensor.__repr__, Tensor.__format__)
+_FAILURES = (RuntimeError, IndexError, ValueError, TypeError)
+
+
+_PLAIN = (
+    "a plain backward() of a private batch would compute gradients without noise: call "
+    "private.backward(losses) in its place"
+)
 
 
 class PublicNumber(float):
     """A number that is declared public: it may be another one in every step."""
+
+
+class PublicTensors:
+    """Tensors that are declared public, as long as they are what they were then."""
+
+    def __init__(self) -> None:
+        self._tensors: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._versions: dict[int, int] = {}
+
+    def add(self, tensor: Tensor) -> None:
+        """Take a tensor as it is now."""
+        self._tensors[id(tensor)] = tensor
+        self._versions[id(tensor)] = tensor._version
+
+    def refuse(self, tensor: Tensor, where: str) -> None:
+        """Raise if a tensor was not declared, or has changed since."""
+        if tensor is not self._tensors.get(id(tensor)):
+            raise StepError(_undeclared(tensor, where))
+        if tensor._version != self._versions[id(tensor)]:
+            raise StepError(
+                f"{where} got a public tensor that was changed since it was declared: if that did "
+                "not come from records, declare it again with private.public(tensor)"
+            )
+
+
+class Reading:
+    """Whether a step's loop has read values of its batch, and by what."""
+
+    by: str | None = None
+
+    def refuse(self) -> None:
+        """Raise if it has."""
+        if self.by is not None:
+            raise InvalidValueError(
+                "losses must come from tensors alone, got a value or a size that depends on values "
+                f"of the batch, by {self.by} before private.backward; read it after that, and "
+                "keep it to yourself: it is of private data"
+            )
 
 
 @dataclass(frozen=True)
@@ -52,6 +103,14 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
+
+    @property
+    def may_write(self) -> bool:
+        """Whether it may have changed what it was given; such calls return it, or nothing."""
+        if self.function is None:
+            return False
+        given = {*map(id, _tensors((self.args, self.kwargs)))}
+        return self.output is None or bool(given & {*map(id, _tensors(self.output))})
 
 
 @dataclass(frozen=True)
@@ -81,9 +140,10 @@ class Taped(Tensor):
         given = _tensors((args, kwargs))
         tapes = (each.tape for each in given if isinstance(each, Taped))
         tape = next((tape for tape in tapes if tape is not None and tape.is_running), None)
+        if func in _SHOWING:
+            args = plain(args)
         if tape is None:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
+            return _called_late(func, args, kwargs, given)
         tape.refuse_strange(func, given)
         versions = [each._version for each in given if not isinstance(each, Taped)]
         with torch._C.DisableTorchFunctionSubclass():
@@ -101,26 +161,24 @@ class Tape:
     Args:
         batch: the tensors that the loop is given.
         rows: how many rows they have, one a view of a record.
-        public: tensors that are declared public, by their ids.
+        public: tensors that are declared public.
+        reading: where it is noted that values were read.
     """
 
-    def __init__(self, batch: Any, rows: int, public: WeakValueDictionary[int, Tensor]) -> None:
+    def __init__(self, batch: Any, rows: int, public: PublicTensors, reading: Reading) -> None:
         self.rows = rows
         self.is_running = True
-        self.batch = self._taped(batch)
+        self.batch = self.taped(batch)
+        self._versions = [(each, each._version) for each in _tensors(self.batch)]
         self.outputs: list[Output] = []
         self.calls: list[Call] = []
         self.losses: Tensor | None = None
-        self._told: str | None = None
-        self._public = public
+        self._reading, self._public = reading, public
 
     def refuse_strange(self, function: Callable[..., Any], given: list[Tensor]) -> None:
         """Raise if a call would bring in what may come from other records, or let values out."""
         if function in _PLAIN_BACKWARD:
-            raise StepError(
-                "a plain backward() of a private batch would compute gradients without noise: call "
-                "private.backward(losses) in its place"
-            )
+            raise StepError(_PLAIN)
         for tensor in given:
             if isinstance(tensor, Taped):
                 if tensor.tape is not self:
@@ -128,19 +186,21 @@ class Tape:
                         f"{_name(function)} got a tensor of an earlier batch: what was computed "
                         "from other records must not be in the losses of these"
                     )
-            elif tensor is not self._public.get(id(tensor)):
-                raise StepError(_undeclared(function, tensor))
+            else:
+                self._public.refuse(tensor, _name(function))
         if function in _HOOKING:
             raise StepError(
                 "a hook on a tensor of a private batch would see the gradients of all records at "
                 "once: leave it out, and look at what the optimizer gets in its place"
             )
+        if function == _DATA:
+            raise StepError("losses must not use .data, which hides what is done: use .detach()")
         if function is Tensor.__getitem__ and any(t.dtype == torch.bool for t in given[1:]):
-            self._told = "a mask in []"
+            self._reading.by = "a mask in []"
         if _name(function) == "where" and len(given) == 1:
-            self._told = "where() with a condition alone"
+            self._reading.by = "where() with a condition alone"
         if _name(function) == "repeat_interleave" and len(given) > 1:
-            self._told = "repeat_interleave() with a tensor of counts"
+            self._reading.by = "repeat_interleave() with a tensor of counts"
 
     def note(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, output: Any
@@ -153,10 +213,10 @@ class Tape:
                     "from records, declare it with private.public(torch.as_tensor(value))"
                 )
         if _name(function) in _TELLING:
-            self._told = f"{_name(function)}()"
+            self._reading.by = f"{_name(function)}()"
         elif output is not None and not _tensors(output):
             return output  # a shape or a type: of no record in particular
-        output = self._taped(output)
+        output = self.taped(output)
         self.calls.append(Call(function, args, kwargs, output))
         return output
 
@@ -166,8 +226,9 @@ class Tape:
 
         def cut(value: Tensor) -> Tensor:
             leaf = value.detach().requires_grad_(value.requires_grad)
-            given: Tensor = self._taped(leaf)
+            given: Tensor = self.taped(leaf)
             self.outputs.append(Output(value, leaf, given))
+            self._versions.append((given, given._version))
             return given
 
         output = tree_map_only(Tensor, cut, output)
@@ -178,11 +239,16 @@ class Tape:
         """Stop at the losses: what comes later is the user's own affair."""
         self.is_running = False
         self.losses = losses
-        if self._told is not None:
-            raise InvalidValueError(
-                "losses must come from tensors alone, got a value or a size that depends on values "
-                f"of the batch, by {self._told} before private.backward; read it after that, and "
-                "keep it to yourself: it is of private data"
+        self.refuse_changes()
+        self._reading.refuse()
+        self.calls = self._leading_to([losses])
+
+    def refuse_changes(self) -> None:
+        """Raise if the batch, or what the model returned, was written to."""
+        if any(tensor._version != version for tensor, version in self._versions):
+            raise StepError(
+                "the batch and the model's outputs must not be changed in place: work on a copy, "
+                "as in targets = targets.clone()"
             )
 
     def forget(self) -> None:
@@ -190,21 +256,23 @@ class Tape:
         self.is_running = False
         self.calls, self.outputs, self.batch, self.losses = [], [], None, None
 
+    @property
+    def is_random(self) -> bool:
+        """Whether the loop throws dice, so that doing it again gives something else."""
+        return any(_name(call.function) in _RANDOM for call in self.calls if call.function)
+
     @cached_property
     def key(self) -> object:
         """The functions on the tape, the same for batches treated alike whatever the numbers."""
-        return tuple(
-            (call.function, _shape_of((call.args, call.kwargs), self.rows)) for call in self.calls
-        )
+        return tuple((call.function, _shape_of((call.args, call.kwargs))) for call in self.calls)
 
     @cached_property
-    def numbers(self) -> tuple[float, ...]:
-        """All numbers on the tape but the number of rows and those that are declared public."""
+    def numbers(self) -> tuple[tuple[float, bool], ...]:
+        """All numbers on the tape but those declared public, and whether they go to the model."""
         return tuple(
-            number
+            (number, call.function is None)
             for call in self.calls
             for number in _numbers((call.args, call.kwargs))
-            if number != self.rows
         )
 
     def play(
@@ -226,8 +294,40 @@ class Tape:
         Returns:
             The losses, and what the last call of the model returned.
         """
-        known, outputs = dict(known), None
-        for call in self.calls:
+        known = dict(known)
+        outputs = self._replay(self.calls, called, known, rows, recount)
+        return known[id(self.losses)], outputs
+
+    def rows_alone(self, wanted: Sequence[Tensor], recount: bool) -> list[Tensor]:
+        """Return tensors on the tape as they are if every row is computed by itself."""
+        calls = self._leading_to(wanted)
+        sources = [*_tensors(self.batch), *(each.given for each in self.outputs)]
+        values = [each.as_subclass(Tensor).detach() for each in sources]
+
+        def of_one(rows: Sequence[Tensor]) -> list[Tensor]:
+            known = {id(old): row[None] for old, row in zip(sources, rows, strict=True)}
+            self._replay(calls, None, known, 1, recount)
+            return [known[id(each)].squeeze(0) for each in wanted]
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of single records
+            try:
+                return list(vmapped(of_one, randomness="different")(values))
+            except _FAILURES:
+                found = [of_one([value[row] for value in values]) for row in range(self.rows)]
+                return [torch.stack(each) for each in zip(*found, strict=True)]
+
+    def _replay(
+        self,
+        calls: Sequence[Call],
+        called: Callable[..., Any] | None,
+        known: dict[int, Tensor],
+        rows: int,
+        recount: bool,
+    ) -> Any:
+        """Make the calls again, and add what they make to what is known."""
+        outputs = None
+        for call in calls:
             args, kwargs = _renewed((call.args, call.kwargs), known)
             if call.function is None:
                 if called is None:
@@ -238,18 +338,22 @@ class Tape:
                 output = _called(call.function, (counts, args), kwargs)
             pairs = zip(_tensors(call.output), _tensors(output), strict=True)
             known.update({id(old): new for old, new in pairs})
-        return known[id(self.losses)], outputs
+        return outputs
 
-    def public_by_row(self) -> list[Tensor]:
-        """Return the public tensors on the tape that have one entry a row."""
-        found = {id(t): t for call in self.calls for t in _tensors((call.args, call.kwargs))}
-        return [
-            t
-            for t in found.values()
-            if not isinstance(t, Taped) and t.shape[:1] == (self.rows,) and self.rows > 1
-        ]
+    def _leading_to(self, wanted: Sequence[Tensor]) -> list[Call]:
+        """Return the calls on which some tensors depend: all, if any writes to what it is given."""
+        needed, leading = {id(each) for each in wanted}, []
+        if any(call.may_write for call in self.calls):
+            return self.calls
+        for call in reversed(self.calls):
+            if call.function is None or needed & {*map(id, _tensors(call.output))}:
+                needed |= {*map(id, _tensors((call.args, call.kwargs)))}
+                leading.append(call)
+        return leading[::-1]
 
-    def _taped(self, value: Any) -> Any:
+    def taped(self, value: Any) -> Any:
+        """Return the same with all its tensors on this tape."""
+
         def tape(tensor: Tensor) -> Tensor:
             taped = tensor if isinstance(tensor, Taped) else tensor.as_subclass(Taped)
             taped.tape = self
@@ -258,16 +362,32 @@ class Tape:
         return _mapped(Tensor, tape, value)
 
 
-def _undeclared(function: Callable[..., Any], tensor: Tensor) -> str:
-    what = f"{_name(function)} got a tensor of shape {tuple(tensor.shape)}"
-    if isinstance(tensor, torch.nn.Parameter):
+def _called_late(function: Callable[..., Any], args: Any, kwargs: Any, given: list[Tensor]) -> Any:
+    """Call a function on tensors whose tape has stopped: what it makes stays known as theirs."""
+    if function in _PLAIN_BACKWARD:
+        raise StepError(_PLAIN)
+    with torch._C.DisableTorchFunctionSubclass():
+        output = function(*args, **kwargs)
+    tapes = [each.tape for each in given if isinstance(each, Taped) and each.tape is not None]
+    return tapes[0].taped(output) if tapes else output
+
+
+def _undeclared(tensor: Tensor, where: str) -> str:
+    what = f"{where} got a tensor of shape {tuple(tensor.shape)}"
+    if tensor.requires_grad:
         return (
-            f"{what} that is a parameter, outside private.model(inputs): use it inside the model; "
-            "a penalty on parameters is the optimizer's weight_decay"
+            f"{what} that comes from parameters, outside private.model(inputs): use them inside "
+            "the model; a penalty on parameters is the optimizer's weight_decay"
+        )
+    if where == "__getitem__":
+        return (
+            f"{what} as an index that does not come from the batch; outputs.gather(1, "
+            "targets[:, None])[:, 0] picks an entry of every record"
         )
     return (
         f"{what} that is neither of the batch nor an output of private.model(inputs); if it does "
-        "not come from records, declare it with private.public(tensor)"
+        "not come from records, declare it with private.public(tensor), or train(..., "
+        "public=[tensor])"
     )
 
 
@@ -323,21 +443,21 @@ def _renewed(value: Any, known: dict[int, Tensor]) -> Any:
     return value
 
 
-def _shape_of(value: Any, rows: int) -> object:
+def _shape_of(value: Any) -> object:
     """Return what a call was given, without values and numbers."""
     if isinstance(value, dict):
-        return tuple((key, _shape_of(each, rows)) for key, each in value.items())
+        return tuple((key, _shape_of(each)) for key, each in value.items())
     if isinstance(value, tuple | list):
-        return tuple(_shape_of(each, rows) for each in value)
+        return tuple(_shape_of(each) for each in value)
     if isinstance(value, slice):
-        return tuple(_shape_of(each, rows) for each in (value.start, value.stop, value.step))
+        return tuple(_shape_of(each) for each in (value.start, value.stop, value.step))
     if isinstance(value, Tensor):
         return "tensor"
     if isinstance(value, PublicNumber):
         return "public"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return "rows" if value == rows else "number"
-    return str(value)
+    return (
+        "number" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    )
 
 
 def _numbers(value: Any) -> Iterator[float]:

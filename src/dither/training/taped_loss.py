@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
 from dither.clipping.batch import tensors, vmapped
 from dither.clipping.check import probe
-from dither.training.tape import Output, Tape
+from dither.training.tape import Output, Tape, Taped
 from dither.validate import InvalidValueError
 
 _FAILURES = (RuntimeError, IndexError, ValueError, TypeError)
@@ -31,9 +32,36 @@ _ENTRY_BY_ENTRY = frozenset(
         functional.binary_cross_entropy_with_logits,
     }
 )
-_RANDOM = ("dropout", "rand_like", "randn_like", "randint_like", "bernoulli", "multinomial")
 _CLOSE = 1e-3
 _Play = Callable[[None, dict[int, Tensor], int], tuple[Tensor, Any]]
+
+
+def rows_alone(tape: Tape, arguments: Any, sizes_vary: bool) -> Any:
+    """Return what a loop gives to the model, computed for every row by itself.
+
+    Raises:
+        InvalidValueError: it is not what the loop has computed.
+    """
+    tape.refuse_changes()
+    fresh = {id(each) for each in (*tensors(tape.batch), *(out.given for out in tape.outputs))}
+    made = [
+        each for each in tensors(arguments) if isinstance(each, Taped) and id(each) not in fresh
+    ]
+    if not made:
+        return arguments
+    try:
+        alone = tape.rows_alone(made, recount=sizes_vary)
+    except _FAILURES as problem:
+        raise _unfit(problem, tape.rows, 1) from None
+    for whole, rows in zip(made, alone, strict=True):
+        same = whole.shape == rows.shape and _is_close(whole.as_subclass(Tensor), rows)
+        if not (same or tape.is_random):
+            raise InvalidValueError(
+                "what the model is called with must come from each record alone, but for a record "
+                "by itself it is something else than in its batch"
+            )
+    known = {id(whole): rows for whole, rows in zip(made, alone, strict=True)}
+    return tree_map_only(Tensor, lambda tensor: known.get(id(tensor), tensor), arguments)
 
 
 @dataclass(frozen=True)
@@ -60,13 +88,13 @@ class TapedLoss:
 
     def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
         """Return a number for each row of the model's output."""
-        _, outputs = self._played(called, self._known(batch, records), records)
+        _, outputs = self._played(called, self._known(batch), records)
         with torch._C.DisableTorchFunction():
             return probe(outputs, None)
 
     def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
         """Return the loss of a single row."""
-        losses, _ = self._played(called, self._known(batch, 1), 1)
+        losses, _ = self._played(called, self._known(batch), 1)
         return losses.reshape(())
 
     def sent_back(self) -> Tensor:
@@ -89,7 +117,7 @@ class TapedLoss:
         gradients = self._gradients(outputs)
         with torch.autocast(outputs[0].value.device.type, enabled=False):
             parts = [
-                (each.value * gradient.to(each.value.dtype)).flatten(1).sum(1)
+                (each.value * gradient.to(each.value.dtype)).reshape(self.tape.rows, -1).sum(1)
                 for each, gradient in zip(outputs, gradients, strict=True)
             ]
             return torch.stack(parts).sum(0) / self.views
@@ -98,20 +126,22 @@ class TapedLoss:
         if self._is_by_row():
             assert self.tape.losses is not None  # noqa: S101 (stopped tapes have losses)
             total = self.tape.losses.as_subclass(Tensor).sum()
-            return torch.autograd.grad(total, [each.leaf for each in outputs])
+            leaves = [each.leaf for each in outputs]
+            return torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
         gradients, losses = self._row_by_row(outputs)
         self._compare(losses)
         return gradients
 
     def _is_by_row(self) -> bool:
-        """Return whether the loop does no more than call a loss that is known to keep rows apart.
+        """Return whether no more follows the model than a loss that is known to keep rows apart.
 
         Then its own graph has the gradients.
         """
         calls, batch = self.tape.calls, tensors(self.tape.batch)
-        if self.reduction is not None or len(calls) != 2 or calls[0].function is not None:
+        models = [place for place, call in enumerate(calls) if call.function is None]
+        if self.reduction is not None or models != [len(calls) - 2]:
             return False
-        function, call = calls[1].function, calls[1]
+        function, call = calls[-1].function, calls[-1]
         if call.kwargs.get("reduction") != "none" or len(call.args) != 2:
             return False
         outputs, targets = call.args
@@ -128,7 +158,6 @@ class TapedLoss:
         """Return the gradients of every row's own loss, and the losses, by playing row by row."""
         others = [each for each in self.tape.outputs if not each.value.requires_grad]
         fixed = [*(each.given for each in others), *tensors(self.tape.batch)]
-        fixed += self.tape.public_by_row()
         given = [each.given for each in outputs]
         values = [each.as_subclass(Tensor).detach() for each in given]
         rest = [each.as_subclass(Tensor).detach() for each in fixed]
@@ -149,22 +178,19 @@ class TapedLoss:
 
     def _compare(self, alone: Tensor) -> None:
         """Raise if the rows' own losses are not those of the batch."""
-        names = [getattr(call.function, "__name__", "") for call in self.tape.calls]
-        if any(name in _RANDOM for name in names) or self.tape.losses is None:
+        if self.tape.is_random or self.tape.losses is None:
             return
         whole = self.tape.losses.as_subclass(Tensor).detach()
         if self.reduction is not None:
             alone = alone.mean() if self.reduction == "mean" else alone.sum()
-        typical = alone.abs().nan_to_num(0.0, 0.0, 0.0).mean()
-        slack = _CLOSE * (alone.abs() + whole.abs() + typical)
-        same = ((alone - whole).abs() <= slack) | ~torch.isfinite(whole)
-        if bool(same.all()):
+        if _is_close(whole, alone):
             return
         if self.reduction is not None:
             raise InvalidValueError(
                 f"the loss of a batch must be the {self.reduction} of its records' own losses, but "
                 "the records alone give another one (class weights and ignore_index under a mean "
-                'do that, and contrastive losses); give one loss a record with reduction="none"'
+                "do that, contrastive losses, and outputs and targets of different shapes); give "
+                'one loss a record with reduction="none"'
             )
         raise InvalidValueError(
             "the loss of a record must come from that record alone, but by itself it is another "
@@ -174,11 +200,15 @@ class TapedLoss:
     def _refuse_shape(self) -> None:
         assert self.tape.losses is not None  # noqa: S101 (stopped tapes have losses)
         shape, rows = tuple(self.tape.losses.shape), self.tape.rows
+        remedy = (
+            'torch.nn.functional gives them with reduction="none"; in a loop of your own, '
+            'make_private(..., reduction="mean") takes the mean over a batch'
+        )
+        if len(shape) > 1 and shape[0] == rows:
+            remedy = "add up the rest, as .flatten(1).sum(1) does"
         if self.reduction is None and shape != (rows,):
             raise InvalidValueError(
-                f"losses must be one a record, a tensor of shape ({rows},), got {shape}; "
-                'torch.nn.functional gives them with reduction="none", and '
-                'make_private(..., reduction="mean") takes the mean over a batch'
+                f"losses must be one a record, a tensor of shape ({rows},), got {shape}; {remedy}"
             )
         if self.reduction is not None and shape != ():
             raise InvalidValueError(
@@ -186,11 +216,9 @@ class TapedLoss:
                 f"{shape}; leave reduction out for one loss a record"
             )
 
-    def _known(self, batch: Any, rows: int) -> dict[int, Tensor]:
-        known = {
-            id(old): new for old, new in zip(tensors(self.tape.batch), tensors(batch), strict=True)
-        }
-        return known | {id(old): old[:rows] for old in self.tape.public_by_row()}
+    def _known(self, batch: Any) -> dict[int, Tensor]:
+        pairs = zip(tensors(self.tape.batch), tensors(batch), strict=True)
+        return {id(old): new for old, new in pairs}
 
     def _play(
         self, called: Callable[..., Any] | None, known: dict[int, Tensor], rows: int
@@ -206,10 +234,24 @@ class TapedLoss:
         except _FAILURES as problem:
             if isinstance(problem, InvalidValueError):
                 raise
-            raise InvalidValueError(
-                f"the loop must work for any number of records, but what it did for "
-                f"{self.tape.rows} fails for {rows}: {' '.join(str(problem).split())[:200]}"
-            ) from None
+            raise _unfit(problem, self.tape.rows, rows) from None
+
+
+def _unfit(problem: Exception, whole: int, rows: int) -> InvalidValueError:
+    return InvalidValueError(
+        f"the loop must work for any number of records, but what it did for {whole} fails for "
+        f"{rows}: {' '.join(str(problem).split())[:200]}"
+    )
+
+
+def _is_close(whole: Tensor, alone: Tensor) -> bool:
+    """Return whether the rows' own values are those of the batch, as far as both are finite."""
+    whole, alone = (
+        each.detach() if each.is_floating_point() else each.double() for each in (whole, alone)
+    )
+    typical = alone.abs().nan_to_num(0.0, 0.0, 0.0).mean()
+    slack = _CLOSE * (alone.abs() + whole.abs() + typical)
+    return bool((((alone - whole).abs() <= slack) | ~torch.isfinite(whole)).all())
 
 
 def _in_a_loop(

@@ -10,7 +10,6 @@ from torch import nn
 
 from dither.clipping.engine import Recording
 from dither.clipping.recorder import watching
-from dither.training.tape import plain
 
 Args: TypeAlias = tuple[Any, ...]
 Kwargs: TypeAlias = dict[str, Any]
@@ -23,15 +22,15 @@ class Watch:
 
     Args:
         model: the model.
-        begins: a method that hears what the model is called with, and returns where to note it, or
-            None to let the call pass.
+        begins: a method that hears what the model is called with, and returns where to note it and
+            what to call it with, or None to let the call pass.
         ends: a method that hears the same and the output, and returns what the caller gets.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        begins: Callable[[Args, Kwargs], Recording | None],
+        begins: Callable[[Args, Kwargs], tuple[Recording, Args, Kwargs] | None],
         ends: Callable[[Args, Kwargs, Any], Any],
     ) -> None:
         self._model, self._begins, self._ends = ref(model), WeakMethod(begins), WeakMethod(ends)
@@ -51,11 +50,11 @@ class Watch:
         begins = self._begins()
         if begins is None or model is not self._model() or not torch.is_grad_enabled():
             return None
-        recording = begins(args, kwargs)
-        if recording is None:
+        begun = begins(args, kwargs)
+        if begun is None:
             return None
         self._given = args, kwargs
-        args, kwargs = plain((args, kwargs))
+        recording, args, kwargs = begun
         recording.recorder.follow((args, kwargs))
         self._watching = ExitStack()
         self._watching.enter_context(watching(model, recording.recorder))
