@@ -179,6 +179,7 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
             )  # fmt: skip
         axes.set(title=dataset, xlabel="ε", ylabel="test accuracy, %", xscale="log")
         axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+        axes.minorticks_off()
         axes.legend()
     return figure
 

@@ -28,8 +28,9 @@ The rooms, in the order in which they may import each other: ``types``, ``valida
 ``schedules`` (step sizes), ``theory`` (the paper's statements), ``accounting`` (what noise costs),
 ``noise`` (relative noise for given step sizes), ``planning`` (all of that in one frozen plan),
 ``randomness`` (cryptographic random bits), ``sampling`` (which records take part in a step),
-``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``training`` (private
-training), ``data`` (readers of files), ``reports`` (figures), ``cli`` (the ``dither`` command).
+``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``ledger`` (what was
+spent, on disk), ``training`` (private training), ``data`` (readers of files), ``reports``
+(figures), ``cli`` (the ``dither`` command).
 """
 
 from importlib import import_module
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         accounting,
         clipping,
         data,
+        ledger,
         noise,
         reports,
         sampling,
@@ -69,6 +71,7 @@ __all__ = [
     "data",
     "delta",
     "epsilon",
+    "ledger",
     "make_private",
     "noise",
     "plan",
@@ -85,6 +88,7 @@ _ROOMS = frozenset(
         "accounting",
         "clipping",
         "data",
+        "ledger",
         "noise",
         "reports",
         "sampling",

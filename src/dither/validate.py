@@ -78,6 +78,16 @@ def rate(**argument: object) -> float:
     return number
 
 
+def rates(steps: int, **argument: object) -> "float | FloatArray":
+    """Return probabilities in (0, 1], one a step or one for all; equal ones become one."""
+    ((name, value),) = argument.items()
+    if np.ndim(cast(ArrayLike, value)) == 0:
+        return rate(**argument)
+    values = same_length(steps, **{name: positives(**argument)})
+    _all(name, values, values <= 1.0, "in (0, 1]")
+    return float(values[0]) if (values == values[0]).all() else values
+
+
 def count(**argument: object) -> int:
     """Return the argument as an int >= 1; a float is taken if it is whole."""
     name, value, number = _number(argument, "a whole number of at least 1")

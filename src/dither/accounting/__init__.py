@@ -65,7 +65,7 @@ _LEAST_DELTA = 1e-300  # no noise gives δ = 0; below this it underflows
 def epsilon(
     noise_multipliers: ArrayLike,
     *,
-    sample_rate: float,
+    sample_rate: ArrayLike,
     delta: float,
     sampling: str = "poisson",
     accountant: str | None = None,
@@ -79,7 +79,7 @@ def epsilon(
     Args:
         noise_multipliers: z, one a step: the standard deviation of the noise on the sum of clipped
             gradients, divided by the clip norm.
-        sample_rate: q, in (0, 1].
+        sample_rate: q, in (0, 1]; one number, or with ``pld`` and ``rdp`` one a step.
         delta: δ, in (0, 1).
         sampling: "poisson" or "fixed".
         accountant: one of `ACCOUNTANTS`; None is ``pld``.
@@ -103,18 +103,20 @@ def epsilon(
         divergences = renyi_divergences(z, sample_rate=q, sampling=sampling)
         value = renyi_epsilon(divergences, ORDERS, delta)
     elif accountant == "gdp":
-        value, proven = estimates.central_limit_epsilon(z, q, delta, sampling), q == 1.0
+        rate = validate.rate(sample_rate=q)
+        value, proven = estimates.central_limit_epsilon(z, rate, delta, sampling), rate == 1.0
     elif accountant == "theorem":
-        value, proven = estimates.theorem_epsilon(z, q, delta)
+        value, proven = estimates.theorem_epsilon(z, validate.rate(sample_rate=q), delta)
     else:
-        value, proven = estimates.advanced_epsilon(z, q, delta, sampling)
+        rate = validate.rate(sample_rate=q)
+        value, proven = estimates.advanced_epsilon(z, rate, delta, sampling)
     return _bound(value, delta, lower, accountant, sampling, q, proven=proven)
 
 
 def delta(
     noise_multipliers: ArrayLike,
     *,
-    sample_rate: float,
+    sample_rate: ArrayLike,
     epsilon: float,
     sampling: str = "poisson",
     accountant: str | None = None,
@@ -140,19 +142,20 @@ def delta(
         divergences = renyi_divergences(z, sample_rate=q, sampling=sampling)
         value = renyi_delta(divergences, ORDERS, epsilon)
     else:
-        value, proven = estimates.central_limit_delta(z, q, epsilon, sampling), q == 1.0
+        rate = validate.rate(sample_rate=q)
+        value, proven = estimates.central_limit_delta(z, rate, epsilon, sampling), rate == 1.0
     return _bound(epsilon, value, None, accountant, sampling, q, proven=proven)
 
 
 def _checked(
     noise_multipliers: ArrayLike,
-    sample_rate: float,
+    sample_rate: ArrayLike,
     sampling: str,
     accountant: str | None,
     tolerance: float,
-) -> tuple[FloatArray, float, str]:
+) -> tuple[FloatArray, float | FloatArray, str]:
     z = validate.positives(noise_multipliers=noise_multipliers)
-    q = validate.rate(sample_rate=sample_rate)
+    q = validate.rates(z.size, sample_rate=sample_rate)
     if sampling == "shuffle":
         raise validate.InvalidValueError(
             "sampling must be one of fixed, poisson, got 'shuffle': no accountant here covers "
@@ -167,26 +170,35 @@ def _checked(
         )
     if not validate.positive(tolerance=tolerance) >= 1e-5:
         raise validate.InvalidValueError(f"tolerance must be at least 1e-5, got {tolerance!r}")
-    name = "pld" if accountant is None else accountant
-    return z, q, validate.choice(ACCOUNTANTS, accountant=name)
+    name = validate.choice(ACCOUNTANTS, accountant="pld" if accountant is None else accountant)
+    if not isinstance(q, float) and name not in ("pld", "rdp"):
+        raise validate.InvalidValueError(
+            f"sample_rate must be one number for accountant {name!r}, got {q.size}: pld and rdp "
+            "take one a step"
+        )
+    return z, q, name
 
 
-def _pld_epsilon(z: FloatArray, q: float, delta: float, sampling: str, tolerance: float) -> Bracket:
+def _pld_epsilon(
+    z: FloatArray, q: float | FloatArray, delta: float, sampling: str, tolerance: float
+) -> Bracket:
     mu = pld.sensitivity(sampling) * math.sqrt(math.fsum(z**-2.0))
-    if q == 1.0:
+    if isinstance(q, float) and q == 1.0:
         return gaussian_epsilon(mu, delta)
-    if z.size == 1:
+    if isinstance(q, float) and z.size == 1:
         return single_step_epsilon(mu, q, delta)
     return pld.bracket_epsilon(
         z, sample_rate=q, delta=delta, sampling=sampling, tolerance=tolerance
     )
 
 
-def _pld_delta(z: FloatArray, q: float, epsilon: float, sampling: str, tolerance: float) -> float:
+def _pld_delta(
+    z: FloatArray, q: float | FloatArray, epsilon: float, sampling: str, tolerance: float
+) -> float:
     mu = pld.sensitivity(sampling) * math.sqrt(math.fsum(z**-2.0))
-    if q == 1.0:
+    if isinstance(q, float) and q == 1.0:
         return max(gaussian_delta(mu, epsilon) * (1.0 + ROUNDING), _LEAST_DELTA)
-    if z.size == 1:
+    if isinstance(q, float) and z.size == 1:
         return max(single_step_delta(mu, q, epsilon) * (1.0 + ROUNDING), _LEAST_DELTA)
     return pld.bracket_delta(
         z, sample_rate=q, epsilon=epsilon, sampling=sampling, tolerance=tolerance
@@ -199,7 +211,7 @@ def _bound(
     lower: float | None,
     accountant: str,
     sampling: str,
-    q: float,
+    q: float | FloatArray,
     *,
     proven: bool,
 ) -> PrivacyBound:
@@ -208,7 +220,7 @@ def _bound(
         delta=float(delta),
         lower=lower,
         accountant=accountant,
-        sampling="full" if q == 1.0 else sampling,
+        sampling="full" if isinstance(q, float) and q == 1.0 else sampling,
         relation="replace-one" if sampling == "fixed" else "add-remove",
         is_upper_bound=proven and math.isfinite(epsilon),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dither.accounting import pld
-from dither.accounting.steps import Steps
+from dither.accounting.steps import Sampled, Steps
 from dither.accounting.transform import log_moments, transforms
 from dither.types import FloatArray
 
@@ -94,7 +94,8 @@ def _functional(
     accountant: str,
 ) -> FloatArray:
     """Return V at every μ: by how much log δ(ε) grows with one more such step."""
-    curves = [pld.Curve(steps, q, kind, smoothing=0.15) for kind in pld.KINDS[sampling]]
+    run = Sampled(((steps, q),))
+    curves = [pld.Curve(run, kind, smoothing=0.15) for kind in pld.KINDS[sampling]]
     starts = [curve.chernoff(delta)[1] for curve in curves]
     by_moments = [
         curve.chernoff_delta(epsilon, start) for curve, start in zip(curves, starts, strict=True)

@@ -29,8 +29,8 @@ import numpy as np
 
 from dither.accounting.bracket import Bracket
 from dither.accounting.fourier import work
-from dither.accounting.steps import Sample, Steps, reduce_steps
-from dither.accounting.transform import Kind, is_far, node_count, transforms
+from dither.accounting.steps import Sample, Sampled, Steps, reduce_steps
+from dither.accounting.transform import Kind, node_count, transforms
 from dither.types import FloatArray
 
 KINDS: dict[str, tuple[Kind, ...]] = {
@@ -52,14 +52,12 @@ class Curve:
 
     Args:
         steps: the steps of the run, reduced.
-        sample_rate: q.
         kind: which pair of laws a step is.
         smoothing: τ·θ, the smoothing relative to the scale on which δ falls.
     """
 
-    def __init__(self, steps: Steps, sample_rate: float, kind: Kind, *, smoothing: float) -> None:
+    def __init__(self, steps: Sampled, kind: Kind, *, smoothing: float) -> None:
         self._steps = steps
-        self._q = sample_rate
         self._kind = kind
         self._smoothing = smoothing
         self._moments: dict[float, float] = {}
@@ -67,7 +65,7 @@ class Curve:
     def log_moment(self, theta: float) -> float:
         """Return an upper bound on log M(θ), remembered."""
         if theta not in self._moments:
-            self._moments[theta] = self._steps.log_moment(self._q, theta, self._kind)
+            self._moments[theta] = self._steps.log_moment(theta, self._kind)
         return self._moments[theta]
 
     def chernoff(self, delta: float) -> tuple[float, float]:
@@ -102,7 +100,7 @@ class Curve:
         tau = min(self._smoothing / math.sqrt(scale * (scale + 1.0)), 1.0)
         spacing = 2.0 * math.pi / period
         number = math.ceil(6.5 / tau / spacing) + 2
-        if is_far(self._steps.strongest, tilt, self._kind):
+        if self._steps.is_far(tilt, self._kind):
             raise TooFineError(f"the moment at {tilt:g} is only bounded")
         return Integral(self, tilt, period, tau, number)
 
@@ -141,14 +139,14 @@ class Integral:
         self._curve = curve
         self._tilt, self._period, self._tau = tilt, period, tau
         self._spacing = 2.0 * math.pi / period
-        steps, q, kind = curve._steps, curve._q, curve._kind
-        enough, self._dropped = _needed(steps, q, tilt, self._spacing, number, tau, kind)
-        nodes = node_count(steps.strongest, q, tilt, self._spacing * enough, kind)
+        steps, kind = curve._steps, curve._kind
+        enough, self._dropped = _needed(steps, tilt, self._spacing, number, tau, kind)
+        nodes = steps.nodes(tilt, self._spacing * enough, kind)
         if steps.groups * max(work(nodes, enough), 1000.0 * enough) > _MOST_WORK:
             raise TooFineError(f"{enough} frequencies and {nodes} nodes would be needed")
         omega = self._spacing * np.arange(enough, dtype=np.float64)
         s = tilt + 1j * omega
-        up, down = steps.sample(q, tilt, self._spacing, enough, kind)
+        up, down = steps.sample(tilt, self._spacing, enough, kind)
         self._omega = omega
         smooth = 0.5 * tau * tau * s * (s + 1.0)
         payoff = 1.0 / (s * (s + 1.0))
@@ -237,7 +235,7 @@ class _Terms:
 
 
 def _needed(
-    steps: Steps, q: float, tilt: float, spacing: float, number: int, tau: float, kind: Kind
+    steps: Sampled, tilt: float, spacing: float, number: int, tau: float, kind: Kind
 ) -> tuple[int, float]:
     """Return how many frequencies count, and a bound on the sum of the rest relative to M(θ).
 
@@ -250,7 +248,7 @@ def _needed(
     log_size = -0.5 * tau * tau * omega**2 + 0.5 * tau * tau * tilt * (tilt + 1.0)
     log_size += np.log(np.maximum(omega, tilt) ** -2.0 + tau * tau * (1.0 + tau))
     enough = number
-    for mus, count in steps.largest(_PROBES):
+    for mus, count, q in steps.largest(_PROBES):
         if enough <= _FEW_POINTS or steps.number <= _FEW_POINTS:
             break
         log_size[:enough] += count * np.log(_sizes(mus, count, q, tilt, spacing, enough, kind))
@@ -318,7 +316,7 @@ def _minimize(function: Callable[[float], float], start: float) -> float:
 def bracket_epsilon(
     noise_multipliers: FloatArray,
     *,
-    sample_rate: float,
+    sample_rate: float | FloatArray,
     delta: float,
     sampling: str,
     tolerance: float,
@@ -341,7 +339,7 @@ def bracket_epsilon(
 def bracket_delta(
     noise_multipliers: FloatArray,
     *,
-    sample_rate: float,
+    sample_rate: float | FloatArray,
     epsilon: float,
     sampling: str,
     tolerance: float,
@@ -352,9 +350,9 @@ def bracket_delta(
     """
     upper, lower = 1.0, 0.0
     for width, smoothing in _REFINEMENTS:
-        steps = reduced(noise_multipliers, sampling, width)
+        steps = sampled(noise_multipliers, sample_rate, sampling, width)
         both = [
-            _delta_once(Curve(steps, sample_rate, kind, smoothing=smoothing), epsilon)
+            _delta_once(Curve(steps, kind, smoothing=smoothing), epsilon)
             for kind in KINDS[sampling]
         ]
         upper = min(upper, max(found.upper for found in both))
@@ -399,16 +397,34 @@ def reduced(noise_multipliers: FloatArray, sampling: str, width: float) -> Steps
     return reduce_steps(sensitivity(sampling) / noise_multipliers, width)
 
 
+def sampled(
+    noise_multipliers: FloatArray, sample_rate: float | FloatArray, sampling: str, width: float
+) -> Sampled:
+    """Return the steps reduced, those of every sample rate by themselves."""
+    rates = np.broadcast_to(sample_rate, noise_multipliers.shape)
+    return Sampled(
+        tuple(
+            (reduced(noise_multipliers[rates == q], sampling, width), float(q))
+            for q in np.unique(rates)
+        )
+    )
+
+
 def _bracket_once(
-    z: FloatArray, q: float, delta: float, sampling: str, width: float, smoothing: float
+    z: FloatArray,
+    q: float | FloatArray,
+    delta: float,
+    sampling: str,
+    width: float,
+    smoothing: float,
 ) -> Bracket:
-    steps = reduced(z, sampling, width)
+    steps = sampled(z, q, sampling, width)
     first, *others = KINDS[sampling]
-    found = _epsilon_once(Curve(steps, q, first, smoothing=smoothing), delta)
+    found = _epsilon_once(Curve(steps, first, smoothing=smoothing), delta)
     for kind in others:
-        if kind == "poisson-add" and found.upper >= -steps.number * math.log1p(-q):
-            continue  # the loss of adding a record is at most −log(1−q) a step
-        curve = Curve(steps, q, kind, smoothing=smoothing)
+        if kind == "poisson-add" and found.upper >= steps.most_by_adding():
+            continue
+        curve = Curve(steps, kind, smoothing=smoothing)
         by_moments, _ = curve.chernoff(delta)
         if by_moments > found.upper:
             other = _epsilon_once(curve, delta)

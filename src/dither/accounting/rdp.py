@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import validate
-from dither.accounting.pld import KINDS, reduced
+from dither.accounting.pld import KINDS, sampled
 from dither.accounting.transform import log_moments
 from dither.types import FloatArray
 
@@ -25,7 +25,7 @@ ORDERS: FloatArray = np.unique(
 def renyi_divergences(
     noise_multipliers: ArrayLike,
     *,
-    sample_rate: float,
+    sample_rate: ArrayLike,
     orders: ArrayLike = ORDERS,
     sampling: str = "poisson",
 ) -> FloatArray:
@@ -42,12 +42,12 @@ def renyi_divergences(
         array([0.0002002, 0.0012126])
     """
     z = validate.positives(noise_multipliers=noise_multipliers)
-    q = validate.rate(sample_rate=sample_rate)
+    q = validate.rates(z.size, sample_rate=sample_rate)
     at = _checked_orders(orders)
     validate.choice(KINDS, sampling=sampling)
-    steps = reduced(z, sampling, 0.005)
+    steps = sampled(z, q, sampling, 0.005)
     kind = KINDS[sampling][0]
-    return np.array([steps.log_moment(q, a - 1.0, kind) / (a - 1.0) for a in at])
+    return np.array([steps.log_moment(a - 1.0, kind) / (a - 1.0) for a in at])
 
 
 def _checked_orders(orders: ArrayLike) -> FloatArray:

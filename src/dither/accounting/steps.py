@@ -24,7 +24,9 @@ from dither.accounting.transform import (
     Kind,
     Transforms,
     distance_between,
+    is_far,
     log_moments,
+    node_count,
     transforms,
 )
 from dither.types import FloatArray
@@ -121,6 +123,66 @@ class Steps:
                 found.append((k * edges[j] ** 2, edges[j - 1 : j + 2], k))
         found.sort(key=lambda entry: -entry[0])
         return [(mus, float(k)) for _, mus, k in found[:most]]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Reduced steps in parts, each with a sample rate of its own: one run, or several.
+
+    Attributes:
+        parts: steps and q.
+    """
+
+    parts: tuple[tuple[Steps, float], ...]
+
+    @property
+    def number(self) -> float:
+        """T."""
+        return sum(steps.number for steps, _ in self.parts)
+
+    @property
+    def groups(self) -> int:
+        """How many transforms the steps need."""
+        return sum(steps.groups for steps, _ in self.parts)
+
+    def is_far(self, theta: float, kind: Kind) -> bool:
+        """Return whether a part's moment at θ is only bounded."""
+        return any(is_far(steps.strongest, theta, kind) for steps, _ in self.parts)
+
+    def nodes(self, theta: float, omega: float, kind: Kind) -> int:
+        """Return how many nodes the transforms need."""
+        return max(node_count(steps.strongest, q, theta, omega, kind) for steps, q in self.parts)
+
+    def log_moment(self, theta: float, kind: Kind) -> float:
+        """Return an upper bound on log M(θ)."""
+        return math.fsum(steps.log_moment(q, theta, kind) for steps, q in self.parts)
+
+    def most_by_adding(self) -> float:
+        """Return the largest loss of adding a record under Poisson sampling, −log(1−q) a step."""
+        return math.fsum(
+            -steps.number * math.log1p(-q) if q < 1.0 else math.inf for steps, q in self.parts
+        )
+
+    def sample(
+        self, theta: float, spacing: float, number: int, kind: Kind
+    ) -> tuple[Sample, Sample]:
+        """Return transforms of a run that dominates this one, and of one that it dominates."""
+        (up, down), *others = (
+            steps.sample(q, theta, spacing, number, kind) for steps, q in self.parts
+        )
+        for more_up, more_down in others:
+            up, down = up + more_up, down + more_down
+        return up, down
+
+    def largest(self, most: int) -> list[tuple[FloatArray, float, float]]:
+        """Return what decides most: `Steps.largest` of all parts, with q."""
+        found = [
+            (count * (q * float(mus[-1])) ** 2, mus, count, q)
+            for steps, q in self.parts
+            for mus, count in steps.largest(most)
+        ]
+        found.sort(key=lambda entry: -entry[0])
+        return [(mus, count, q) for _, mus, count, q in found[:most]]
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Plan, train, compare where the data is public, print."""
     from dither.reports import save_figure, statement, training_figure
     from dither.reports.figures import checked_figure_path
-    from dither.training.history import checked_new_folder
+    from dither.training.run_folder import checked_folder
 
     plot = getattr(arguments, "plot", None)
     if plot is not None:
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> None:
     examples, test = _read(arguments)
     build = _model(arguments.model)
     if hasattr(arguments, "run_dir"):
-        checked_new_folder(arguments.run_dir)
+        checked_folder(arguments.run_dir, resume=False)
     plans = _plans(arguments, len(examples))
     chosen = plans[arguments.noise]
     if not (arguments.quiet or arguments.json):

@@ -36,6 +36,7 @@ from dither.clipping.batch import (
 )
 from dither.clipping.contributions import Contribution
 from dither.clipping.fingerprinter import Fingerprinter
+from dither.clipping.pooling import MaxPool2d
 from dither.clipping.recorder import Recorder, watching
 from dither.clipping.registry import UnseenUseError
 from dither.clipping.uses import Gradients
@@ -84,7 +85,8 @@ def refuse_hidden_uses(recorder: Recorder, losses: Tensor) -> None:
                 "model must not use reentrant activation checkpointing; "
                 "call torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
-        if isinstance(node, BackwardCFunction) and node not in seen:
+        ours = isinstance(node, MaxPool2d._backward_cls)
+        if isinstance(node, BackwardCFunction) and node not in seen and not ours:
             own_backward = node.name()
         ahead += seen[node] if node in seen else [follower for follower, _ in node.next_functions]
     if own_backward is not None:

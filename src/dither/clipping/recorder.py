@@ -25,6 +25,7 @@ from dither.clipping import attention
 from dither.clipping.batch import tensors
 from dither.clipping.layout import layout_of
 from dither.clipping.moving import may_depend_on_data, moves_records
+from dither.clipping.pooling import max_pool2d
 from dither.clipping.refusals import RENORMALISED
 from dither.clipping.registry import layers_with_rules, treats_leading_alike
 from dither.validate import InvalidValueError
@@ -148,7 +149,7 @@ class Recorder(TorchFunctionMode):
             )
         given = tensors((args, kwargs) if kwargs else args)
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
-        output = func(*args, **kwargs)
+        output = (max_pool2d if func is functional.max_pool2d else func)(*args, **kwargs)
         made = [args[0]] if func is Tensor.__setitem__ else tensors(output)
         if may_depend_on_data(func) and self._moves_records(func, args, kwargs, given):
             self.data_dependent.add(func.__name__)

@@ -50,9 +50,12 @@ class Course(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return all that has changed since the start, as JSON can hold it."""
+        """Return all that has changed since the start, as JSON can hold it.
+
+        ``paid`` has the noise multipliers of the steps that were paid for.
+        """
         ...
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Go on from a state; its ``paid`` may have more steps than were taken: those are lost."""
         ...

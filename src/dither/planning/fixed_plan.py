@@ -71,6 +71,11 @@ class Plan:
         return self.batch_size / self.dataset_size
 
     @property
+    def least_noise(self) -> FloatArray:
+        """The smallest noise multiplier that each step may have: here those that are planned."""
+        return self.noise_multipliers
+
+    @property
     def accountant(self) -> str:
         """Which accountant proved the bound."""
         return self.bound.accountant
@@ -309,12 +314,17 @@ class FixedCourse:
         return replace(self._plan.bound, epsilon=self._plan.spent(self.steps), lower=None)
 
     def state(self) -> dict[str, Any]:
-        """Return the number of steps."""
-        return {"steps": self.steps}
+        """Return the noise that was paid for."""
+        return {"paid": self._plan.noise_multipliers[: self.steps].tolist()}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on after that many steps."""
-        self.steps = int(state["steps"])
+        """Go on after the steps that were paid for, which are the plan's own."""
+        spent = state["paid"]
+        if list(spent) != self._plan.noise_multipliers[: len(spent)].tolist():
+            raise validate.InvalidValueError(
+                f"state must be a later one of the same run, got one of {len(spent)} other steps"
+            )
+        self.steps = len(spent)
 
 
 def stepsizes_of(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:

@@ -56,6 +56,20 @@ class ReactivePlan:
         """The sampling rate, q = m/n."""
         return self.batch_size / self.dataset_size
 
+    @property
+    def least_noise(self) -> FloatArray:
+        """The smallest noise multiplier that each step may have, known before the first.
+
+        b_t² is at least b_0² + ν·t. More noise than this, chosen on the way, tells no more: it is
+        this noise, and some more that does not look at the data. Raw rules have none that counts.
+        """
+        if isinstance(self.stepsizes, UnsafeRawAdaGradNorm):
+            return np.zeros(self.steps)
+        if self.noises is not None:
+            return self.noises.noise_multipliers
+        rule, t = self.stepsizes, np.arange(self.steps)
+        return np.asarray(self.scale * np.sqrt(np.sqrt(rule.b0_squared + rule.nu * t)))
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of everything that matters; the same for equal plans on every machine."""

@@ -45,14 +45,18 @@ class Average:
         model: the model.
         averaging: "ema", "tail", or None for the iterates themselves.
         steps: T, the number of steps that are planned.
+
+    Attributes:
+        name: of the averaging.
+        mean: the average so far, by the names of the parameters.
     """
 
     def __init__(self, model: nn.Module, averaging: str | None, steps: int) -> None:
         if averaging is not None:
             choice(AVERAGINGS, averaging=averaging)
         self._how = None if averaging is None else AVERAGINGS[averaging]
-        self._model, self._steps = model, steps
-        self._mean: dict[str, Tensor] = {}
+        self.name, self._model, self._steps = averaging, model, steps
+        self.mean: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -61,10 +65,10 @@ class Average:
             return
         share = self._how.share(step, self._steps)
         for name, parameter in trainable(self._model).items():
-            if name not in self._mean or share == 1.0:
-                self._mean[name] = parameter.detach().clone()
+            if name not in self.mean or share == 1.0:
+                self.mean[name] = parameter.detach().clone()
             else:
-                self._mean[name].lerp_(parameter, share)
+                self.mean[name].lerp_(parameter, share)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -78,7 +82,7 @@ class Average:
 
     def put(self) -> None:
         """Give the average to the model."""
-        self._load(self._mean)
+        self._load(self.mean)
 
     @torch.no_grad()
     def _load(self, values: dict[str, Tensor]) -> None:

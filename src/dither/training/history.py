@@ -4,12 +4,12 @@ Nothing here comes from the private data but through the noise.
 """
 
 import json
+import math
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from dither.validate import InvalidValueError
 
 
 @dataclass(frozen=True)
@@ -35,46 +35,31 @@ class History:
     """Rows, written as they come.
 
     Args:
-        run_dir: a folder that is new or empty, or None to write nothing.
+        folder: where to write them, or None to write nothing.
+        step: go on after that many steps, with the rows that are there already.
     """
 
-    def __init__(self, run_dir: str | Path | None) -> None:
-        self.rows: list[Row] = []
-        self._folder = None if run_dir is None else checked_new_folder(run_dir)
+    def __init__(self, folder: Path | None, step: int = 0) -> None:
+        self._file = None if folder is None else folder / "history.jsonl"
+        self.rows = [] if self._file is None else _read(self._file, step)
         self._board: Any = None
-
-    def open(self, plan: str) -> None:
-        """Make the folder, once there is something to keep."""
-        if self._folder is None:
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self.write("plan.json", plan)
-        if find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(self._folder / "tensorboard"))
+        if self._file is not None and step:
+            self._file.write_text("".join(map(_line, self.rows)), encoding="utf-8")
 
     def add(self, row: Row) -> None:
         """Keep a row, and write it down."""
         self.rows.append(row)
-        if self._folder is not None:
-            with (self._folder / "history.jsonl").open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(finite(asdict(row)), allow_nan=False) + "\n")
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as lines:
+                lines.write(_line(row))
+            if self._board is None and find_spec("tensorboard") is not None:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._board = SummaryWriter(str(self._file.parent / "tensorboard"))
         if self._board is not None:
             for name, value in {**asdict(row), **row.metrics}.items():
                 if isinstance(value, float):
                     self._board.add_scalar(name, value, row.step)
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file into the run's folder, whole or not at all."""
-        if self._folder is not None:
-            part = self._folder / f"{name}.part"
-            part.write_text(text, encoding="utf-8")
-            part.replace(self._folder / name)
-
-    def path(self, name: str) -> Path | None:
-        """Return where a file of the run goes, if anywhere."""
-        return None if self._folder is None else self._folder / name
 
     def close(self) -> None:
         """Finish what is buffered."""
@@ -82,14 +67,20 @@ class History:
             self._board.close()
 
 
-def checked_new_folder(run_dir: str | Path) -> Path:
-    """Return the folder of a run, if it is new or empty."""
-    folder = Path(run_dir)
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise InvalidValueError(
-            f"run_dir must be a folder that is new or empty, got {str(folder)!r}"
-        )
-    return folder
+def _line(row: Row) -> str:
+    return json.dumps(finite(asdict(row)), allow_nan=False) + "\n"
+
+
+def _read(file: Path, step: int) -> list[Row]:
+    """Return the rows of a run up to a step; a last line that was cut off is left out."""
+    rows: list[Row] = []
+    if step and file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with suppress(json.JSONDecodeError):
+                found: dict[str, Any] = json.loads(line)
+                known: dict[str, Any] = {k: math.nan if v is None else v for k, v in found.items()}
+                rows.append(Row(**known))
+    return [row for row in rows if row.step <= step]
 
 
 def finite(value: Any) -> Any:

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from dither.clipping.batch import Loss, forward
 from dither.planning import Plan, ReactivePlan
 from dither.planning.written import written
 from dither.training.averaging import Average
+from dither.training.dice import dice
 from dither.training.evaluation import Public, checked_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import loss_of
@@ -24,6 +26,7 @@ from dither.training.making import make_private
 from dither.training.optimizers import optimizer_of
 from dither.training.private import Private
 from dither.training.records import checked_pair
+from dither.training.run_folder import RunFolder
 from dither.training.views import Augment
 from dither.types import PrivacyBound
 
@@ -66,6 +69,9 @@ def train(
     evaluate: Public | None = None,
     every: int = 20,
     run_dir: str | Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int = 50,
+    ledger: str | Path | None = None,
     averaging: str | None = None,
     progress: bool = True,
     piece: int = 1024,
@@ -92,7 +98,12 @@ def train(
             plan's step sizes.
         evaluate: `Public` data to measure on, or None.
         every: measure after every so many steps, and after the last.
-        run_dir: a new folder for plan.json, history.jsonl, result.json and model.pt.
+        run_dir: a new folder for plan.json, checkpoints, history.jsonl, result.json and
+            model.safetensors, and for the ledger.
+        resume: go on with the run that is in ``run_dir``, if there is one. Steps that it paid for
+            and lost stay spent, and the noise of the rest is planned anew.
+        checkpoint_every: write a checkpoint after every so many steps, and at the end.
+        ledger: the path of a ledger that is shared with other runs on the same data.
         averaging: "ema" or "tail" for an average of the iterates, None for the last.
         progress: whether a terminal shows a bar.
         piece: compute batches in pieces of at most so many records, in less memory.
@@ -115,14 +126,19 @@ def train(
     validate.instance(nn.Module, model=model)
     criterion, measured = loss_of(loss), checked_public(evaluate, dataset)
     every = validate.count(every=every)
+    checkpoint_every = validate.count(checkpoint_every=checkpoint_every)
+    folder = None if run_dir is None else RunFolder(run_dir, resume=resume, ledger=ledger)
     private = make_private(
-        model, optimizer_of(optimizer, model), plan, dataset,
-        seed=seed, workers=workers, engine=engine, augment=augment,
+        model, optimizer_of(optimizer, model), plan, dataset, seed=seed, workers=workers,
+        engine=engine, augment=augment,
+        ledger=ledger if folder is None else partial(folder.begin, _plan_text(plan)),
     )  # fmt: skip
     for tensor in public:
         private.public(tensor)
     average = Average(model, averaging, plan.steps)
-    history = History(run_dir)
+    if folder is not None and folder.has_begun:
+        folder.load(private, average)
+    history = History(None if folder is None else folder.path, private.step)
 
     def look() -> None:
         with average.in_place():
@@ -131,29 +147,35 @@ def train(
         cost = private.spent().epsilon
         history.add(Row(private.step, cost, private.stepsize, private.noise_multiplier, metrics))
 
-    with _Bar(plan.steps, shown=progress) as bar:
+    clearing = nullcontext() if folder is None else folder.clearing(private)
+    with clearing, _Bar(private.plan.steps, shown=progress) as bar:
         for batch in private.batches():
-            for part in private.pieces(batch, piece):
-                *inputs, targets = checked_pair(part)
-                private.backward(criterion(forward(private.model, tuple(inputs)), targets))
+            if folder is not None and private.step == 0:
+                folder.register(private.run)
+            with dice(seed, private.step):
+                for part in private.pieces(batch, piece):
+                    *inputs, targets = checked_pair(part)
+                    private.backward(criterion(forward(private.model, tuple(inputs)), targets))
             private.optimizer.step()
             private.optimizer.zero_grad()
             average.update(private.step)
-            if private.step == 1:
-                history.open(_plan_text(plan))
             if private.step % every == 0:
                 look()
+            if folder is not None and private.step % checkpoint_every == 0:
+                folder.save(private, average)
             bar.show(private)
-    if private.step == 0:  # a filter may afford no step at all
-        history.open(_plan_text(plan))
     if not history.rows or history.rows[-1].step != private.step:
         look()
+    if folder is not None and private.step:
+        folder.save(private, average)
     average.put()
-    private.close()
     result = TrainResult(
-        model, plan, private.spent(), private.step, tuple(history.rows), private.seed
+        model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed
     )
-    _save(result, history)
+    private.close()
+    if folder is not None:
+        _save(result, folder)
+    history.close()
     return result
 
 
@@ -191,12 +213,8 @@ def _plan_text(plan: Plan | ReactivePlan) -> str:
     return plan.to_json() if isinstance(plan, Plan) else str(plan)
 
 
-def _save(result: TrainResult, history: History) -> None:
-    path = history.path("model.pt")
-    if path is not None:
-        part = path.with_name("model.pt.part")
-        torch.save(result.model.state_dict(), part)
-        part.replace(path)
+def _save(result: TrainResult, folder: RunFolder) -> None:
+    folder.save_model(result.model)
     summary = {
         "steps": result.steps,
         "seed": result.seed,
@@ -204,5 +222,4 @@ def _save(result: TrainResult, history: History) -> None:
         "bound": {key: written(value) for key, value in asdict(result.bound).items()},
         "metrics": result.metrics,
     }
-    history.write("result.json", json.dumps(finite(summary), indent=2, allow_nan=False))
-    history.close()
+    folder.write("result.json", json.dumps(finite(summary), indent=2, allow_nan=False))

@@ -1,5 +1,7 @@
 """The way in for a loop of one's own."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -7,6 +9,7 @@ from torch.optim import Optimizer
 
 from dither import validate
 from dither.clipping.refusals import refuse_unsound_layers
+from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.training.private import Private
 from dither.training.views import Augment
@@ -23,6 +26,7 @@ def make_private(
     workers: int = 0,
     engine: str = "fast",
     augment: Augment | None = None,
+    ledger: Ledger | str | Path | Callable[[], Ledger] | None = None,
 ) -> Private:
     """Join a model, an optimizer, a plan and a dataset for a private training loop of one's own.
 
@@ -49,6 +53,9 @@ def make_private(
         engine: "fast", or "oracle" for gradients of single records, slow and obvious.
         augment: ``augment(inputs)`` returns several views of every record, of shape
             (records, views, …); their gradients are averaged before they are clipped.
+        ledger: where every step's cost is written before its release can be seen: a `Ledger`, the
+            path of one, or a function that opens one when the first step begins. It is for this
+            run, or for all runs on the same data.
 
     Returns:
         A `Private`.
@@ -82,5 +89,17 @@ def make_private(
     refuse_unsound_layers(model)
     return Private(
         model, optimizer, plan, dataset, reduction=reduction, seed=seed, workers=workers,
-        engine=engine, augment=augment,
+        engine=engine, augment=augment, ledger=opening(ledger),
+        owns_ledger=not isinstance(ledger, Ledger),
     )  # fmt: skip
+
+
+def opening(
+    ledger: Ledger | str | Path | Callable[[], Ledger] | None,
+) -> Callable[[], Ledger] | None:
+    """Return what opens a ledger, when the first step needs it and not before."""
+    if isinstance(ledger, Ledger):
+        return lambda: ledger
+    if isinstance(ledger, str | Path):
+        return lambda: Ledger(ledger)
+    return ledger

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final, overload
 
@@ -12,17 +12,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
+from dither.accounting import BudgetExceededError
 from dither.clipping import ClippedSum
 from dither.clipping.batch import mapped, take, tensors, wide
 from dither.clipping.check import probe
 from dither.clipping.engine import Recording, telling_once
 from dither.clipping.proof import refuse_kept_records
 from dither.clipping.refusals import refuse_unsound_layers
+from dither.ledger import Account, Ledger
 from dither.planning import Plan, ReactivePlan
+from dither.planning.successor import after_losses, as_registered, only_spent
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import sampler_for
 from dither.sampling.sampler import Indices
+from dither.training.dice import dice
 from dither.training.errors import StepError
 from dither.training.guard import Guard
 from dither.training.loop_watch import LoopWatch
@@ -103,6 +107,8 @@ class Private:
         workers: int,
         engine: str,
         augment: Augment | None,
+        ledger: Callable[[], Ledger] | None,
+        owns_ledger: bool,
     ) -> None:
         self.model, self.optimizer, self.plan, self.seed = model, optimizer, plan, seed
         self._source = Source(seed)
@@ -117,7 +123,10 @@ class Private:
                 "the step sizes and the noise were planned for",
                 stacklevel=3,
             )
-        self._course = plan.course()
+        self._course, self._first_plan = plan.course(), plan
+        self._open_ledger, self._owns_ledger, self._taken = ledger, owns_ledger, 0
+        self._ledger: Ledger | None = None
+        self._account: Account | None = None
         self._guard = Guard(model, optimizer, self._release)
         self._watch = Watch(model, self._model_begins, self._model_ends)
         self._step: _Step | None = None
@@ -136,6 +145,11 @@ class Private:
     def __repr__(self) -> str:
         return f"Private(step {self.step:,} of {self.plan.steps:,}, {self.spent()})"
 
+    @property
+    def run(self) -> str | None:
+        """What the run is called in its ledger, from its first batch on."""
+        return None if self._account is None else self._account.run
+
     def spent(self) -> PrivacyBound:
         """Return what the releases so far cost."""
         return self._course.bound()
@@ -146,6 +160,9 @@ class Private:
         An empty draw comes as one record that counts for nothing: models need something to work on.
         """
         self._step = None
+        ledger = self._opened_ledger()
+        if ledger is not None and self._account is None:
+            self._account = ledger.register(self.plan, is_seeded=self.seed is not None)
         sizes: list[int] = []
         fetched = self._records.batches(self._draws(sizes))
         self._guard.check()
@@ -205,15 +222,20 @@ class Private:
         """Return where the run is: no random state, no tensors, nothing of the records."""
         return {
             "format": _FORMAT,
-            "plan": self.plan.fingerprint,
+            "plan": self._first_plan.fingerprint,
             "seed": self.seed,
+            "run": self.run,
+            "taken": self._taken,
             "course": self._course.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where another run of the same plan was; what was spent stays spent.
 
-        The state must be the run's last: what it released after an earlier one would not be counted.
+        With a ledger, steps that it has and the state has not are lost: the noise of the rest is
+        planned anew, so that the total stays what was planned. If that cannot be done, the run is
+        at its end, and a warning says so. Without a ledger, the state must be the run's last: what
+        came after an earlier one would not be counted.
         """
         for name in ("format", "plan", "seed"):
             wanted = self.state_dict()[name]
@@ -221,15 +243,44 @@ class Private:
                 raise validate.InvalidValueError(
                     f"state must be of the same {name}, {wanted!r}, got {state.get(name)!r}"
                 )
-        steps = validate.instance(int, steps=state["course"]["steps"])
-        if not self.step <= steps <= self.plan.steps:
+        spent = [float(z) for z in state["course"]["paid"]]
+        taken = validate.instance(int, taken=state["taken"])
+        account = self._account_of(state.get("run"), spent)
+        paid = spent if account is None else account.spent
+        if len(paid) < self.step or taken > len(spent):
             raise validate.InvalidValueError(
-                f"state must be of {self.step} to {self.plan.steps} steps, got {steps}: what was "
-                "spent stays spent"
+                f"state must be of {self.step} to {self.plan.steps} steps, got {len(paid)}: what "
+                "was spent stays spent"
             )
-        self._course.resume(state["course"])
+        plan = self._first_plan
+        if account is not None and len(paid) > taken:
+            plan = _going_on(plan, taken, account)
+        course = plan.course()
+        course.resume({**state["course"], "paid": paid})
+        self.plan, self._course, self._account, self._taken = plan, course, account, taken
         self._guard.accept_model()
+        self._drawn.clear()
         self._step = None
+
+    def _opened_ledger(self) -> Ledger | None:
+        if self._ledger is None and self._open_ledger is not None:
+            self._ledger = self._open_ledger()
+        return self._ledger
+
+    def _account_of(self, run: object, spent: Sequence[float]) -> Account | None:
+        if run is None:
+            return None
+        ledger = self._opened_ledger()
+        if ledger is None:
+            raise validate.InvalidValueError(
+                f"state is of run {run!r} of a ledger: give it to make_private(..., ledger=...)"
+            )
+        account = ledger.account(validate.instance(str, run=run))
+        if list(account.spent[: len(spent)]) != list(spent):
+            raise validate.InvalidValueError(
+                f"state must be of the ledger's run {run!r}, got one with other steps than it has"
+            )
+        return account
 
     @overload
     def public(self, value: Tensor) -> Tensor: ...
@@ -271,9 +322,17 @@ class Private:
         self._guard.accept_model()
 
     def close(self) -> None:
-        """Let go of model and optimizer: they are then as free as before, and not private."""
+        """Let go of model and optimizer: they are then as free as before, and not private.
+
+        In its ledger the run has then ended: what it did not spend is free for others.
+        """
         self._guard.remove()
         self._watch.remove()
+        if self._account is not None:
+            self._account.end()
+        if self._ledger is not None and self._owns_ledger:
+            self._ledger.close()
+        self._ledger = self._account = None
 
     def _draws(self, sizes: list[int]) -> Iterator[Indices]:
         """Yield the draws of all steps to come, and note how many records each has."""
@@ -291,9 +350,13 @@ class Private:
     def _begin(self, batch: Any, drawn: int) -> Any:
         device = next(iter(self._guard.trainable.values())).device
         batch = mapped(batch, lambda tensor: tensor.to(device))
+        z = self._course.noise_multiplier
+        if self._account is not None and z is not None:
+            self._account.begin(self.step, z)
         step = self._step = _Step(drawn, max(drawn, 1))
         if self._augment is not None:
-            batch, self._views = self._augment.of(batch, step.records)
+            with dice(self.seed, self.step):
+                batch, self._views = self._augment.of(batch, step.records)
         step.batch = self._open(step, batch, 0, step.records)
         return step.batch
 
@@ -355,8 +418,11 @@ class Private:
     def _release(self) -> float:
         """Release the step that is under way into the gradients; return its step size."""
         step, z = self._ready_step()
+        if self._account is not None:
+            self._account.finish(self.step, z)
         self._step = None
         self._course.spend()
+        self._taken += 1
         self._drawn.pop(self.step - 1, None)
         released = release(
             ClippedSum(step.sums, torch.zeros(0)),
@@ -397,6 +463,24 @@ class Private:
                 "were drawn: call private.backward(losses) for every piece first"
             )
         return step, z
+
+
+def _going_on(plan: Plan | ReactivePlan, taken: int, account: Account) -> Plan | ReactivePlan:
+    """Return the plan of a run that has lost steps, and register it."""
+    spent, noise = account.spent, account.noise
+    left = plan.steps - taken
+    if len(noise) == len(spent) + left and list(noise[: len(spent)]) == list(spent):
+        return as_registered(plan, taken=taken, spent=spent, noise=noise)
+    made, least, goes_on = after_losses(plan, taken=taken, spent=spent)
+    try:
+        account.change(made.fingerprint, least)
+    except BudgetExceededError as refusal:
+        made, goes_on, why = only_spent(plan, spent), False, str(refusal)
+    else:
+        why = "what is left of the budget is too little for the steps that are left"
+    if not goes_on:
+        warnings.warn(f"the run ends early, after {taken} steps: {why}", stacklevel=4)
+    return made
 
 
 class _OutputsAlone:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from dither.clipping.batch import vmapped
+from dither.clipping.batch import tensors, vmapped
 from dither.training.errors import StepError
 from dither.training.recount import recounted
 from dither.validate import InvalidValueError
@@ -109,8 +109,8 @@ class Call:
         """Whether it may have changed what it was given; such calls return it, or nothing."""
         if self.function is None:
             return False
-        given = {*map(id, _tensors((self.args, self.kwargs)))}
-        return self.output is None or bool(given & {*map(id, _tensors(self.output))})
+        given = {*map(id, tensors((self.args, self.kwargs)))}
+        return self.output is None or bool(given & {*map(id, tensors(self.output))})
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Taped(Tensor):
     ) -> Any:
         """Call a function on plain tensors, and tape it."""
         kwargs = kwargs or {}
-        given = _tensors((args, kwargs))
+        given = tensors((args, kwargs))
         tapes = (each.tape for each in given if isinstance(each, Taped))
         tape = next((tape for tape in tapes if tape is not None and tape.is_running), None)
         if func in _SHOWING:
@@ -169,7 +169,7 @@ class Tape:
         self.rows = rows
         self.is_running = True
         self.batch = self.taped(batch)
-        self._versions = [(each, each._version) for each in _tensors(self.batch)]
+        self._versions = [(each, each._version) for each in tensors(self.batch)]
         self.outputs: list[Output] = []
         self.calls: list[Call] = []
         self.losses: Tensor | None = None
@@ -214,7 +214,7 @@ class Tape:
                 )
         if _name(function) in _TELLING:
             self._reading.by = f"{_name(function)}()"
-        elif output is not None and not _tensors(output):
+        elif output is not None and not tensors(output):
             return output  # a shape or a type: of no record in particular
         output = self.taped(output)
         self.calls.append(Call(function, args, kwargs, output))
@@ -301,7 +301,7 @@ class Tape:
     def rows_alone(self, wanted: Sequence[Tensor], recount: bool) -> list[Tensor]:
         """Return tensors on the tape as they are if every row is computed by itself."""
         calls = self._leading_to(wanted)
-        sources = [*_tensors(self.batch), *(each.given for each in self.outputs)]
+        sources = [*tensors(self.batch), *(each.given for each in self.outputs)]
         values = [each.as_subclass(Tensor).detach() for each in sources]
 
         def of_one(rows: Sequence[Tensor]) -> list[Tensor]:
@@ -336,7 +336,7 @@ class Tape:
             else:
                 counts = recounted(call.function, args, self.rows, rows, arithmetic=recount)
                 output = _called(call.function, (counts, args), kwargs)
-            pairs = zip(_tensors(call.output), _tensors(output), strict=True)
+            pairs = zip(tensors(call.output), tensors(output), strict=True)
             known.update({id(old): new for old, new in pairs})
         return outputs
 
@@ -346,8 +346,8 @@ class Tape:
         if any(call.may_write for call in self.calls):
             return self.calls
         for call in reversed(self.calls):
-            if call.function is None or needed & {*map(id, _tensors(call.output))}:
-                needed |= {*map(id, _tensors((call.args, call.kwargs)))}
+            if call.function is None or needed & {*map(id, tensors(call.output))}:
+                needed |= {*map(id, tensors((call.args, call.kwargs)))}
                 leading.append(call)
         return leading[::-1]
 
@@ -470,10 +470,6 @@ def _numbers(value: Any) -> Iterator[float]:
             yield from _numbers(each)
     elif isinstance(value, int | float) and not isinstance(value, bool | PublicNumber):
         yield value
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -1,0 +1,24 @@
+"""The write-ahead record of what was spent, and checkpoints.
+
+A `Ledger` is one SQLite file for a run, or for all runs on the same data. A run registers its plan,
+and every step's cost is on the disk before its release can be seen.
+"""
+
+from dither.ledger.account import Account
+from dither.ledger.entries import CapEntry, EndEntry, Entry, PlanEntry, RunEntry, StepEntry
+from dither.ledger.errors import DamagedLedgerError, LedgerWriteError
+from dither.ledger.ledger import FILE, Ledger
+
+__all__ = [
+    "FILE",
+    "Account",
+    "CapEntry",
+    "DamagedLedgerError",
+    "EndEntry",
+    "Entry",
+    "Ledger",
+    "LedgerWriteError",
+    "PlanEntry",
+    "RunEntry",
+    "StepEntry",
+]

@@ -1,0 +1,128 @@
+"""The entries of a ledger: additive, versioned; what is not known is not guessed."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from dither.ledger.errors import DamagedLedgerError
+from dither.planning.written import read, written
+
+VERSION = 1
+
+
+def now() -> str:
+    """Return the time in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """A run was registered, with the least noise that each of its steps may have.
+
+    Attributes:
+        run: its name, unique in the ledger.
+        fingerprint: of its plan.
+        sampling: "poisson" or "fixed".
+        sample_rate: q.
+        noise: the least noise multiplier of every step, as it was planned.
+        epsilon: ε of the plan.
+        delta: δ of the plan.
+        is_seeded: whether its noise can be repeated by whoever knows the seed.
+        time: when, in UTC.
+    """
+
+    run: str
+    fingerprint: str
+    sampling: str
+    sample_rate: float
+    noise: tuple[float, ...]
+    epsilon: float
+    delta: float
+    is_seeded: bool
+    time: str
+
+
+@dataclass(frozen=True)
+class PlanEntry:
+    """A run goes on with another plan, whose first steps are those that were spent."""
+
+    run: str
+    fingerprint: str
+    noise: tuple[float, ...]
+    time: str
+
+
+@dataclass(frozen=True)
+class StepEntry:
+    """A step was paid for: its number, from 0, and its noise multiplier."""
+
+    run: str
+    step: int
+    noise: float
+
+
+@dataclass(frozen=True)
+class EndEntry:
+    """A run has ended and will not spend any more."""
+
+    run: str
+    steps: int
+    time: str
+
+
+@dataclass(frozen=True)
+class CapEntry:
+    """All runs together may cost (ε, δ) at most; the orders are of the filter, if one is needed."""
+
+    epsilon: float
+    delta: float
+    orders: tuple[float, ...]
+    time: str
+
+
+Entry: TypeAlias = RunEntry | PlanEntry | StepEntry | EndEntry | CapEntry
+_KINDS: dict[str, type[Any]] = {
+    "run": RunEntry,
+    "plan": PlanEntry,
+    "step": StepEntry,
+    "end": EndEntry,
+    "cap": CapEntry,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def to_text(entry: Entry) -> tuple[str, str]:
+    """Return an entry's kind, and what it says as JSON."""
+    fields = {key: written(value) for key, value in asdict(entry).items()}
+    return _NAMES[type(entry)], json.dumps(fields, sort_keys=True, allow_nan=False)
+
+
+def from_text(kind: str, version: int, text: str) -> Entry:
+    """Return an entry, or raise if this version does not know what it means."""
+    if kind not in _KINDS or version != VERSION:
+        raise DamagedLedgerError(
+            f"ledger has an entry of kind {kind!r}, version {version!r}, which this version of "
+            "dither does not know: what it cost cannot be counted"
+        )
+    fields = json.loads(text)
+    wanted = _KINDS[kind].__dataclass_fields__
+    if not isinstance(fields, dict) or {*fields} != {*wanted}:
+        raise DamagedLedgerError(
+            f"ledger has an entry of kind {kind!r} with other fields than that"
+        )
+    values = {name: _value(name, fields[name]) for name in wanted}
+    made: Entry = _KINDS[kind](**values)
+    return made
+
+
+def _value(name: str, value: Any) -> Any:
+    if name in ("noise", "orders") and isinstance(value, list):
+        return tuple(float(each) for each in value)
+    if name in ("epsilon", "delta", "sample_rate", "noise"):
+        number = float(read(value))
+        if math.isnan(number) or number < 0.0:
+            raise DamagedLedgerError(f"ledger has an entry with {name} = {value!r}")
+        return number
+    return value

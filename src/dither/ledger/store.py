@@ -1,0 +1,186 @@
+"""Where entries are kept: an SQLite file that only grows, and a mark of how far it has grown.
+
+Every entry carries a hash of itself and of all before it. How many there are, and the last hash,
+are also in a small file beside the database: a database that has lost entries, because a part of it
+or of its journal was damaged, is found out by having fewer.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dither.ledger.book import Book
+from dither.ledger.entries import VERSION, Entry, from_text, to_text
+from dither.ledger.errors import DamagedLedgerError, LedgerWriteError
+
+_APPLICATION = 0x64697468  # "dith"
+_PATIENCE = 120.0  # seconds to wait for another process
+_START = "0" * 64
+_MARK = 128  # bytes
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, version INTEGER NOT NULL, "
+    "kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
+)
+
+
+class Store:
+    """The entries of one file, verified when they are read.
+
+    Args:
+        path: the file.
+        is_new: whether the file may be made.
+
+    Attributes:
+        book: what the entries add up to.
+    """
+
+    def __init__(self, path: Path, *, is_new: bool) -> None:
+        self.path = path
+        self.book = Book()
+        self._number, self._last = 0, _START
+        if not is_new and not path.is_file():
+            raise DamagedLedgerError(f"ledger {str(path)!r} was not found")
+        with self._naming():
+            self._database = sqlite3.connect(
+                path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+            )
+            self._prepare()
+        self.refresh()
+
+    def refresh(self) -> Book:
+        """Read what was added since, by whichever process."""
+        with self._naming():
+            self._read()
+        return self.book
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, the oldest first."""
+        self.refresh()
+        query = "SELECT kind, version, body FROM entries WHERE number < ? ORDER BY number"
+        with self._naming():
+            rows = self._database.execute(query, (self._number,)).fetchall()
+        return [from_text(*row) for row in rows]
+
+    def append(self, entry: Entry, check: Callable[[Book], None]) -> None:
+        """Add an entry, if the check does not raise on what is there at that moment.
+
+        When this returns, the entry has reached the disk.
+        """
+        kind, body = to_text(entry)
+        with self._naming(), self._locked():
+            self._read()
+            check(self.book)
+            if not self._mark_path.exists():
+                self._write_mark(0, _START)
+            row = self._number, VERSION, kind, body
+            new = (*row, _chained(self._last, *row))
+            self._database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", new)
+        with self._naming():
+            self._read()
+            self._mark()
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._database.close()
+
+    def _prepare(self) -> None:
+        database = self._database
+        if database.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+            raise LedgerWriteError(f"ledger {str(self.path)!r}: this disk keeps no WAL journal")
+        database.execute("PRAGMA synchronous=FULL")
+        found = database.execute("PRAGMA application_id").fetchone()[0]
+        tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not tables:
+            with self._locked():
+                database.execute(f"PRAGMA application_id={_APPLICATION}")
+                database.execute(_TABLE)
+            return
+        if found != _APPLICATION:
+            raise DamagedLedgerError(f"{str(self.path)!r} is a database, but no ledger")
+        problem = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise self._damaged(str(problem))
+
+    def _read(self) -> None:
+        """Read new rows, and see that none that was there before is missing."""
+        number, expected = self._read_mark()  # before the rows: others may add to both
+        query = "SELECT number, version, kind, body, hash FROM entries WHERE number >= ? ORDER BY 1"
+        for row in self._database.execute(query, (self._number,)).fetchall():
+            if row[0] != self._number or row[4] != _chained(self._last, *row[:4]):
+                raise self._damaged(f"entry {self._number} was changed")
+            self.book.add(from_text(row[2], row[1], row[3]))
+            self._number, self._last = self._number + 1, row[4]
+        if number > self._number:
+            raise self._damaged(f"{number - self._number} of {number} entries are gone")
+        if number < 0 and self._number:
+            raise self._damaged(f"{self._mark_path.name}, which belongs to it, is missing")
+        if number > 0 and self._hash_of(number - 1) != expected:
+            raise self._damaged(f"entry {number - 1} is another than was written")
+
+    def _read_mark(self) -> tuple[int, str]:
+        """Return how many entries there were when the mark was written, −1 if there is none."""
+        place = self._mark_path
+        if not place.exists():
+            return -1, _START
+        try:
+            mark = json.loads(place.read_text(encoding="ascii"))
+            return int(mark["entries"]), str(mark["hash"])
+        except (ValueError, KeyError, TypeError):
+            raise self._damaged(f"{place.name} was changed") from None
+
+    def _hash_of(self, number: int) -> str:
+        row = self._database.execute("SELECT hash FROM entries WHERE number = ?", (number,))
+        return str(row.fetchone()[0])
+
+    def _mark(self) -> None:
+        """Write down how far the ledger has grown, one process at a time."""
+        with self._locked():
+            query = "SELECT number, hash FROM entries ORDER BY number DESC LIMIT 1"
+            number, found = self._database.execute(query).fetchone()
+            self._write_mark(number + 1, found)
+
+    def _write_mark(self, entries: int, last: str) -> None:
+        text = json.dumps({"entries": entries, "hash": last}).ljust(_MARK - 1) + "\n"
+        place = self._mark_path
+        with place.open("r+b" if place.exists() else "wb", buffering=0) as stream:
+            stream.write(text.encode("ascii"))
+
+    @property
+    def _mark_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.mark")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other writers out; all or nothing of what is done inside stays."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        finally:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Say which file it was, in one line."""
+        try:
+            yield
+        except sqlite3.OperationalError as problem:
+            raise LedgerWriteError(f"ledger {str(self.path)!r}: {problem}") from None
+        except sqlite3.DatabaseError as problem:
+            raise self._damaged(str(problem)) from None
+        except UnicodeDecodeError as problem:
+            raise self._damaged(str(problem)) from None
+
+    def _damaged(self, why: str) -> DamagedLedgerError:
+        return DamagedLedgerError(
+            f"ledger {str(self.path)!r} is damaged, and nothing is counted from it: {why}"
+        )
+
+
+def _chained(last: str, number: int, version: int, kind: str, body: str) -> str:
+    text = json.dumps([last, number, version, kind, body])
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,166 @@
+"""The folder of a run: its plan, its ledger, its checkpoint, what it leaves behind."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dither.ledger import FILE, Ledger
+from dither.ledger.checkpoint import load_checkpoint, save_checkpoint
+from dither.ledger.files import write_whole
+from dither.training.averaging import Average
+from dither.training.private import Private
+from dither.validate import InvalidValueError
+
+CHECKPOINT, ABOUT = "checkpoint.safetensors", "run.json"
+_FORMAT = "dither-run-1"
+
+
+class RunFolder:
+    """Where a run is kept, so that it can go on after a crash.
+
+    Args:
+        path: the folder.
+        resume: whether a run that is there goes on; else the folder must be new or empty.
+        ledger: the ledger, or None for one in the folder.
+    """
+
+    def __init__(self, path: str | Path, *, resume: bool, ledger: str | Path | None) -> None:
+        self.path = checked_folder(path, resume=resume)
+        self._ledger = None if ledger is None else str(Path(ledger).resolve())
+        self._is_new = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a run to go on with."""
+        return (self.path / ABOUT).exists()
+
+    def begin(self, plan: str) -> Ledger:
+        """Make the folder if need be, write the plan, and return the ledger."""
+        self._is_new = not self.path.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.has_begun:
+            found = self._about()["ledger"]
+            if found != self._ledger:
+                raise InvalidValueError(
+                    f"ledger must be the one that the run began with, {found or FILE!r}, got "
+                    f"{self._ledger or FILE!r}"
+                )
+        else:
+            self.write("plan.json", plan)
+        return Ledger(self.path / FILE if self._ledger is None else self._ledger)
+
+    def register(self, run: str | None) -> None:
+        """Write down what the run is called in its ledger."""
+        if not self.has_begun:
+            about = {"format": _FORMAT, "run": run, "ledger": self._ledger}
+            self.write(ABOUT, json.dumps(about))
+
+    def save(self, private: Private, average: Average) -> None:
+        """Write a checkpoint."""
+        tensors = {f"model.{name}": each for name, each in private.model.state_dict().items()}
+        kept, numbers = _of_optimizer(private.optimizer)
+        facts = {
+            "state": private.state_dict(),
+            "optimizer": numbers,
+            "shapes": _shapes(private.model),
+            "averaging": average.name,
+        }
+        held = {f"average.{name}": each for name, each in average.mean.items()}
+        save_checkpoint(self.path / CHECKPOINT, {**tensors, **kept, **held}, facts)
+
+    def load(self, private: Private, average: Average) -> None:
+        """Go on from the checkpoint, or from the start if the run died before its first."""
+        if not (self.path / CHECKPOINT).exists():
+            state = {**private.state_dict(), "run": self._about()["run"]}
+            private.load_state_dict(state)
+            return
+        tensors, facts = load_checkpoint(self.path / CHECKPOINT)
+        for name, found, wanted in (
+            ("model", facts["shapes"], _shapes(private.model)),
+            ("averaging", facts["averaging"], average.name),
+        ):
+            if found != wanted:
+                raise InvalidValueError(f"{name} must be the one of the run in {str(self.path)!r}")
+        private.load_state_dict(facts["state"])
+        private.model.load_state_dict(_part(tensors, "model."))
+        _to_optimizer(private.optimizer, _part(tensors, "optimizer."), facts["optimizer"])
+        average.mean = _part(tensors, "average.")
+        private.accept_model()
+
+    @contextmanager
+    def clearing(self, private: Private) -> Iterator[None]:
+        """Leave nothing of a run behind that was refused before anything was released."""
+        try:
+            yield
+        except Exception:
+            if self._is_new and private.step == 0:
+                private.close()
+                shutil.rmtree(self.path)
+            raise
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file into the folder, whole or not at all."""
+        write_whole(self.path / name, text.encode())
+
+    def save_model(self, model: nn.Module) -> None:
+        """Write the trained model."""
+        save_checkpoint(self.path / "model.safetensors", model.state_dict(), {})
+
+    def _about(self) -> dict[str, Any]:
+        about: dict[str, Any] = json.loads((self.path / ABOUT).read_text(encoding="utf-8"))
+        if about.get("format") != _FORMAT:
+            raise InvalidValueError(f"run_dir must be the folder of a run, got {str(self.path)!r}")
+        return about
+
+
+def checked_folder(path: str | Path, *, resume: bool) -> Path:
+    """Return the folder of a run, if it is new or empty, or one to go on with."""
+    folder = Path(path)
+    taken = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
+    if taken and not (resume and (folder / "plan.json").exists()):
+        raise InvalidValueError(
+            f"run_dir must be a folder that is new or empty{', or of a run' if resume else ''}, "
+            f"got {str(folder)!r}"
+        )
+    return folder
+
+
+def _shapes(model: nn.Module) -> dict[str, list[int]]:
+    return {name: list(each.shape) for name, each in model.state_dict().items()}
+
+
+def _part(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name[len(start) :]: each for name, each in tensors.items() if name.startswith(start)}
+
+
+def _of_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of an optimizer's state, and its numbers."""
+    kept: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                kept[f"optimizer.{index}.{key}"] = value
+            else:
+                numbers[f"{index}.{key}"] = value
+    return kept, numbers
+
+
+def _to_optimizer(
+    optimizer: Optimizer, tensors: dict[str, Tensor], numbers: dict[str, Any]
+) -> None:
+    """Give an optimizer its state back; its settings are those that it was made with."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in {**tensors, **numbers}.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    groups = optimizer.state_dict()["param_groups"]
+    with torch.no_grad():
+        optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,247 @@
+"""What a ledger adds up, what it refuses, and how it says which case it is in."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from tests.ledger.books import M, N, new, pay, plan, run_all
+
+from dither import Plan, accounting
+from dither import plan as make_plan
+from dither.accounting import BudgetExceededError, Odometer
+from dither.ledger import DamagedLedgerError, Ledger, StepEntry
+from dither.ledger.entries import from_text
+from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
+
+
+def peer(*plans: Plan, delta: float) -> float:
+    """Return ε of all plans together by the peer's accountant."""
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = PLDAccountant(relation, value_discretization_interval=1e-4)
+    for each in plans:
+        for z in each.noise_multipliers:
+            event = dp_accounting.GaussianDpEvent(float(z))
+            accountant.compose(dp_accounting.PoissonSampledDpEvent(each.sample_rate, event))
+    return float(accountant.get_epsilon(delta))
+
+
+def test_an_empty_ledger_has_spent_nothing(tmp_path: Path) -> None:
+    ledger = new(tmp_path)
+    assert ledger.total(1e-5).epsilon == 0.0
+    assert ledger.composition == "fixed"
+    assert ledger.limit is None
+    assert not ledger.runs
+
+
+def test_one_run_costs_what_its_plan_says(tmp_path: Path) -> None:
+    made = plan()
+    run_all(new(tmp_path), made)
+    found = Ledger(tmp_path / "shared.sqlite", create=False).total(1e-5)
+    assert found == made.bound
+
+
+def test_runs_that_were_registered_before_compose_like_one(tmp_path: Path) -> None:
+    ledger, plans = new(tmp_path), (plan(2.0), plan(1.5, 20, batch=50))
+    run_all(ledger, *plans)
+    assert ledger.composition == "fixed"
+    found = ledger.total(1e-5)
+    assert found.accountant == "pld"
+    expected = peer(*plans, delta=1e-5)
+    assert expected * 0.99 <= found.epsilon <= expected * 1.005
+    assert found.epsilon < sum(each.bound.epsilon for each in plans)
+
+
+def test_a_run_that_came_later_is_paid_as_adaptive(tmp_path: Path) -> None:
+    ledger, first, second = new(tmp_path), plan(2.0), plan(1.5, 20)
+    run_all(ledger, first)
+    run_all(ledger, second)
+    assert ledger.composition == "adaptive"
+    found = ledger.total(1e-5)
+    odometer = Odometer(1e-5)
+    for each in (first, second):
+        for z in each.noise_multipliers:
+            odometer.charge(float(z), M / N)
+    assert found.accountant == "odometer"
+    assert found.epsilon == odometer.epsilon()
+    assert found.epsilon > peer(first, second, delta=1e-5)
+
+
+def test_steps_so_far_cost_less_than_the_plan(tmp_path: Path) -> None:
+    ledger, made = new(tmp_path), plan()
+    pay(ledger.register(made), made, last=10)
+    expected = accounting.epsilon([2.0] * 10, sample_rate=M / N, delta=1e-5)
+    assert ledger.total(1e-5) == expected
+
+
+def test_a_cap_refuses_before_the_first_step(tmp_path: Path) -> None:
+    ledger, made = new(tmp_path), plan()
+    both = accounting.epsilon([2.0] * 60, sample_rate=M / N, delta=1e-5).epsilon
+    ledger.cap(both * 1.0001, 1e-5)
+    accounts = [ledger.register(made), ledger.register(made)]
+    before = ledger.export()
+    with pytest.raises(BudgetExceededError, match=r"by composition\), above the cap of") as caught:
+        ledger.register(plan(2.0, 3), name="third")
+    assert "run 'third'" in str(caught.value)
+    assert ledger.export() == before
+    for account in accounts:
+        pay(account, made)
+    assert ledger.total(1e-5).epsilon <= both * 1.0001
+
+
+def test_what_a_run_did_not_spend_is_free_when_it_ends(tmp_path: Path) -> None:
+    ledger, made = new(tmp_path), plan()
+    ledger.cap(2.5 * made.bound.epsilon, 1e-5)
+    account = ledger.register(made)
+    pay(account, made, last=2)
+    longer = plan(2.0, 60)
+    with pytest.raises(BudgetExceededError, match="by a filter"):
+        ledger.register(longer)
+    account.end()
+    pay(ledger.register(longer), longer)
+    assert ledger.total(1e-5).epsilon <= 2.5 * made.bound.epsilon
+
+
+def test_the_orders_of_a_cap_are_fixed_before_anything_is_spent(tmp_path: Path) -> None:
+    ledger = new(tmp_path)
+    ledger.cap(2.0, 1e-5)
+    assert ledger.limit is not None
+    orders = ledger.limit.orders
+    run_all(ledger, plan())
+    ledger.cap(5.0, 1e-6)
+    assert ledger.limit.orders == orders
+    late = Ledger(tmp_path / "late.sqlite")
+    run_all(late, plan())
+    late.cap(2.0, 1e-5)
+    assert late.limit is not None
+    assert late.limit.orders == accounting.filter.ODOMETER_ORDERS
+
+
+def test_a_filter_never_admits_more_than_its_cap(tmp_path: Path) -> None:
+    ledger, small = new(tmp_path), plan(3.0, 10)
+    ledger.cap(0.4, 1e-5)
+    run_all(ledger, small)
+    admitted = 1
+    with pytest.raises(BudgetExceededError, match="by a filter"):  # noqa: PT012
+        while True:
+            run_all(ledger, small)
+            admitted += 1
+    total = ledger.total(1e-5).epsilon
+    assert total <= 0.4
+    # The cap is used, up to what a filter costs more than plain composition.
+    z = np.full(10 * admitted, 3.0)
+    assert accounting.epsilon(z, sample_rate=M / N, delta=1e-5).epsilon > 0.2
+
+
+def test_claims_about_other_neighbours_do_not_add_up(tmp_path: Path) -> None:
+    ledger = new(tmp_path)
+    ledger.register(plan())
+    with pytest.raises(BudgetExceededError, match="fixed sampling, but the ledger has poisson"):
+        ledger.register(plan(sampling="fixed"))
+
+
+def test_runs_without_noise_cost_everything(tmp_path: Path) -> None:
+    ledger = new(tmp_path)
+    bare = Plan.unsafe_without_noise(steps=3, dataset_size=N, batch_size=M)
+    run_all(ledger, plan(), bare)
+    assert ledger.total(1e-5).epsilon == np.inf
+    assert not ledger.total(1e-5).is_upper_bound
+    capped = Ledger(tmp_path / "capped.sqlite")
+    capped.cap(100.0, 1e-5)
+    raw = make_plan(
+        epsilon=1.0, delta=1e-5, dataset_size=N, batch_size=M, steps=5, noise="uniform",
+        stepsizes=UnsafeRawAdaGradNorm(20.0, 1e-3),
+    )  # fmt: skip
+    for unsafe in (bare, raw):
+        with pytest.raises(BudgetExceededError, match="total to ε = inf"):
+            capped.register(unsafe)
+
+
+def test_noise_that_follows_is_registered_by_the_least_it_can_be(tmp_path: Path) -> None:
+    made = make_plan(
+        epsilon=1.0, delta=1e-5, dataset_size=N, batch_size=M, steps=20, noise="filter",
+        stepsizes=AdaGradNorm(20.0, 1e-3),
+    )  # fmt: skip
+    ledger = new(tmp_path)
+    ledger.cap(1.0, 1e-5)
+    account = ledger.register(made)
+    least = made.least_noise
+    account.finish(0, float(least[0]) * 1.3)
+    with pytest.raises(BudgetExceededError, match="less than the .* that was registered"):
+        account.finish(1, float(least[1]) * 0.99)
+
+
+def test_steps_that_were_not_registered(tmp_path: Path) -> None:
+    ledger, made = new(tmp_path), plan(steps=3)
+    account = ledger.register(made)
+    pay(account, made, last=1)
+    with pytest.raises(BudgetExceededError, match="less than the 2 that was registered"):
+        account.finish(1, 1.0)
+    with pytest.raises(BudgetExceededError, match="has paid for 1 steps, but the next would be"):
+        account.finish(2, 2.0)
+    pay(account, made, first=1)
+    with pytest.raises(BudgetExceededError, match="registered 3 steps, and no more"):
+        account.finish(3, 2.0)
+    assert len(ledger.runs[account.run].spent) == 3
+
+
+def test_a_step_is_paid_for_once(tmp_path: Path) -> None:
+    ledger, made = new(tmp_path), plan(steps=3)
+    account = ledger.register(made)
+    for _ in range(3):
+        account.begin(0, 2.0)
+        account.finish(0, 2.0)
+    assert account.spent == (2.0,)
+    assert sum(isinstance(entry, StepEntry) for entry in ledger.entries) == 1
+
+
+def test_two_processes_cannot_go_on_with_the_same_run(tmp_path: Path) -> None:
+    made = plan(steps=5)
+    one, two = new(tmp_path), new(tmp_path)
+    first = one.register(made)
+    second = two.account(first.run)
+    pay(first, made, last=1)
+    with pytest.raises(BudgetExceededError, match="another process goes on with the same run"):
+        second.finish(0, 2.0)
+
+
+def test_unknown_entries_fail_closed(tmp_path: Path) -> None:
+    for kind, version in (("refund", 1), ("step", 2)):
+        with pytest.raises(DamagedLedgerError, match=f"kind '{kind}', version {version}"):
+            from_text(kind, version, "{}")
+    with pytest.raises(DamagedLedgerError, match="with other fields"):
+        from_text("step", 1, json.dumps({"run": "a", "step": 0, "noise": 1.0, "discount": 0.5}))
+    with pytest.raises(DamagedLedgerError, match="noise = -1"):
+        from_text("step", 1, json.dumps({"run": "a", "step": 0, "noise": -1.0}))
+
+
+def test_other_files_are_no_ledgers(tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as database:
+        database.execute("CREATE TABLE things (a)")
+    database.close()
+    with pytest.raises(DamagedLedgerError, match="is a database, but no ledger"):
+        Ledger(other)
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, and longer than a header of one would be" * 10)
+    with pytest.raises(DamagedLedgerError, match="not a database"):
+        Ledger(text)
+    with pytest.raises(DamagedLedgerError, match="was not found"):
+        Ledger(tmp_path / "nothing.sqlite", create=False)
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    ledger = new(tmp_path)
+    for epsilon, delta, words in ((0.0, 1e-5, "epsilon"), (1.0, 0.0, "delta"), (1.0, 1.0, "delta")):
+        with pytest.raises(ValueError, match=words):
+            ledger.cap(epsilon, delta)
+    with pytest.raises(ValueError, match="delta"):
+        ledger.total(0.0)
+    with pytest.raises(ValueError, match="has no run 'nobody'"):
+        ledger.account("nobody")
+    ledger.register(plan(), name="one")
+    with pytest.raises(ValueError, match="name must be new in the ledger, got 'one'"):
+        ledger.register(plan(), name="one")
