@@ -177,7 +177,8 @@ class Store:
 
     def _damaged(self, why: str) -> DamagedLedgerError:
         return DamagedLedgerError(
-            f"ledger {str(self.path)!r} is damaged, and nothing is counted from it: {why}"
+            f"ledger {str(self.path)!r} is damaged, and nothing is counted from it: "
+            f"{' '.join(why.split())}"
         )
 
 
