@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from dither import __version__, validate
-from dither.cli import account, plan, theory, train
+from dither.accounting.filter import BudgetExceededError
+from dither.cli import account, ledger, plan, theory, train
 
-_COMMANDS = (train, plan, account, theory)
+_COMMANDS = (train, plan, account, ledger, theory)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -47,7 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments.run(arguments)
         sys.stdout.flush()
-    except (validate.InvalidValueError, validate.InvalidTypeError) as problem:
+    except (
+        validate.InvalidValueError,
+        validate.InvalidTypeError,
+        BudgetExceededError,
+    ) as problem:
         command.error(str(problem))
     except BrokenPipeError:
         # The reader has gone; what Python flushes at its exit must go somewhere quiet.

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -94,7 +95,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for experiments only: a seeded run protects nobody who can guess the seed",
     )
     output = parser.add_argument_group("output")
-    output.add_argument("--run-dir", default=argparse.SUPPRESS, metavar="DIR", help="a new folder")
+    output.add_argument(
+        "--run-dir",
+        default=argparse.SUPPRESS,
+        metavar="DIR",
+        help="a new folder for the model, checkpoints and the ledger",
+    )
+    output.add_argument(
+        "--resume", action="store_true", help="go on with the run in --run-dir, if there is one"
+    )
+    output.add_argument(
+        "--ledger",
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="one budget for all runs on the same data; see dither ledger",
+    )
+    output.add_argument(
+        "--checkpoint-every", type=number, default=50, metavar="STEPS", help="in --run-dir"
+    )
     output.add_argument("--plot", default=argparse.SUPPRESS, metavar="FILE", help="draw the runs")
     output.add_argument("--alone", action="store_true", help="without runs to compare with")
     output.add_argument("--quiet", action="store_true", help="no progress, and one line at the end")
@@ -114,8 +132,12 @@ def run(arguments: argparse.Namespace) -> None:
     examples, test = _read(arguments)
     build = _model(arguments.model)
     if hasattr(arguments, "run_dir"):
-        checked_folder(arguments.run_dir, resume=False)
+        checked_folder(arguments.run_dir, resume=arguments.resume)
+    elif arguments.resume:
+        raise validate.InvalidValueError("resume needs the folder of the run, --run-dir, got none")
     plans = _plans(arguments, len(examples))
+    if arguments.resume:
+        plans[arguments.noise] = _begun(plans[arguments.noise], Path(arguments.run_dir))
     chosen = plans[arguments.noise]
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{chosen}\n")
@@ -191,6 +213,22 @@ def _plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
     return plans
 
 
+def _begun(made: Plan, folder: Path) -> Plan:
+    """Return the plan that a run began with, if these options give it but for the last digits."""
+    file = folder / "plan.json"
+    if not file.exists():
+        return made
+    saved = Plan.from_json(file.read_text(encoding="utf-8"))
+    same = (
+        (saved.steps, saved.dataset_size, saved.batch_size, saved.sampling, saved.clip_norm)
+        == (made.steps, made.dataset_size, made.batch_size, made.sampling, made.clip_norm)
+        and np.allclose(saved.noise_multipliers, made.noise_multipliers, rtol=1e-5)
+        and np.allclose(saved.stepsizes, made.stepsizes, rtol=1e-9)
+        and saved.bound.delta == made.bound.delta
+    )
+    return saved if same else made
+
+
 def _trained(
     arguments: argparse.Namespace,
     made: Plan,
@@ -206,7 +244,14 @@ def _trained(
     seed = getattr(arguments, "seed", None)
     if seed is not None:
         torch.manual_seed(seed % 2**63)
-    folder = getattr(arguments, "run_dir", None) if name == arguments.noise else None
+    kept: dict[str, Any] = {}
+    if name == arguments.noise:
+        kept = {
+            "run_dir": getattr(arguments, "run_dir", None),
+            "resume": arguments.resume,
+            "ledger": getattr(arguments, "ledger", None),
+            "checkpoint_every": arguments.checkpoint_every,
+        }
     return train(
         build(tuple(examples.inputs.shape[1:]), len(examples.classes)),
         examples,
@@ -214,7 +259,7 @@ def _trained(
         optimizer="adam" if name == _WITHOUT else arguments.optimizer,
         evaluate=None if test is None else Public(test),
         every=max(1, made.steps // 20),
-        run_dir=folder,
+        **kept,
         averaging=None if arguments.averaging == "none" else arguments.averaging,
         progress=not arguments.quiet,
         seed=seed,

@@ -83,10 +83,12 @@ class Book:
         else:
             run.is_open = False
 
-    def total(self, delta: float) -> PrivacyBound:
-        """Return what was spent by all runs together."""
-        steps = [(run.spent, run.entry.sample_rate) for run in self.runs.values()]
-        return self._bound(steps, delta, self.composition)
+    def total(self, delta: float, names: Sequence[str] | None = None) -> PrivacyBound:
+        """Return what was spent by all runs together, or by some of them."""
+        runs = [run for name, run in self.runs.items() if names is None or name in names]
+        adaptive = any(run.came_later for run in runs) and len(runs) > 1
+        steps = [(run.spent, run.entry.sample_rate) for run in runs]
+        return self._bound(steps, delta, "adaptive" if adaptive else "fixed")
 
     def refuse_passing_cap(self, run: Run) -> None:
         """Raise if a run, with all that was spent or promised before it, would pass the cap."""

@@ -92,6 +92,10 @@ class Ledger:
         """
         return self._book().total(validate.probability(delta=delta))
 
+    def total_of(self, *names: str, delta: float) -> PrivacyBound:
+        """Return what some of the runs have spent together, as if there were no others."""
+        return self._book().total(validate.probability(delta=delta), names)
+
     def cap(self, epsilon: float, delta: float) -> None:
         """Let all runs together cost (ε, δ) at most.
 

@@ -1,9 +1,17 @@
 """What people look at: figures, and the privacy statement."""
 
 from dither.reports.figures import save_figure
+from dither.reports.ledger_figure import ledger_figure
 from dither.reports.plan_figure import plan_figure
 from dither.reports.statement import statement
 from dither.reports.theory_figure import theory_figure
 from dither.reports.training_figure import training_figure
 
-__all__ = ["plan_figure", "save_figure", "statement", "theory_figure", "training_figure"]
+__all__ = [
+    "ledger_figure",
+    "plan_figure",
+    "save_figure",
+    "statement",
+    "theory_figure",
+    "training_figure",
+]

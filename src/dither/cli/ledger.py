@@ -1,0 +1,159 @@
+"""Look into the ledger of a run, or of all runs on the same data: what was spent, what may be."""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dither import validate
+from dither.cli.options import number
+from dither.types import rounded
+
+if TYPE_CHECKING:
+    from dither.ledger import Ledger
+
+NAME = "ledger"
+HELP = "what the runs on the same data have spent together"
+
+_HOW = {
+    "fixed": "All runs were registered before anything was spent: they compose like one run.",
+    "adaptive": (
+        "A run was registered after others had spent, and may have been planned by their results: "
+        "the total is an odometer's."
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the three things that can be done."""
+    actions = parser.add_subparsers(dest="action", metavar="show|cap|export", required=True)
+    for name, text in (
+        ("show", "print runs and total"),
+        ("cap", "let all runs together cost (ε, δ) at most"),
+        ("export", "print every entry as JSON"),
+    ):
+        action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+        action.add_argument("path", metavar="PATH", help="a ledger, or the folder of a run")
+        if name == "show":
+            action.add_argument(
+                "--delta", type=number, default=argparse.SUPPRESS,
+                help="δ of the total; else that of the cap, else that of the first run",
+            )  # fmt: skip
+            action.add_argument("--json", action="store_true", help="print JSON instead of a table")
+            action.add_argument("--plot", default=argparse.SUPPRESS, metavar="FILE", help="draw it")
+        if name == "cap":
+            action.add_argument("--epsilon", type=number, required=True, help="ε")
+            action.add_argument("--delta", type=number, required=True, help="δ")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Open the ledger, and do what is asked for."""
+    from dither.ledger import Ledger
+
+    ledger = Ledger(_place(arguments.path), create=arguments.action == "cap")
+    if arguments.action == "cap":
+        ledger.cap(arguments.epsilon, arguments.delta)
+        sys.stdout.write(f"{_cap_line(ledger)}\n")
+    elif arguments.action == "export":
+        sys.stdout.write(f"{ledger.export()}\n")
+    else:
+        _show(arguments, ledger)
+    ledger.close()
+
+
+def _place(path: str) -> Path:
+    """Return where a ledger is; the folder of a run may say that it is elsewhere."""
+    about = Path(path) / "run.json"
+    if not about.is_file():
+        return Path(path)
+    elsewhere = json.loads(about.read_text(encoding="utf-8")).get("ledger")
+    return Path(elsewhere or path)
+
+
+def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
+    plot = getattr(arguments, "plot", None)
+    delta = _delta(arguments, ledger)
+    if plot is not None:
+        from dither.reports import ledger_figure, save_figure
+
+        save_figure(ledger_figure(ledger, delta), plot)
+    found = _facts(ledger, delta)
+    if arguments.json:
+        json.dump(found, sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+        return
+    console = Console(highlight=False)
+    table = Table("run", "registered (UTC)", "steps", "noise z", "its ε", "state")
+    table.columns[0].overflow = "fold"
+    for each in found["runs"]:
+        least, most = each["least_noise"], each["most_noise"]
+        table.add_row(
+            each["run"],
+            each["registered"][:16].replace("T", " "),
+            f"{each['spent']:,} of {each['planned']:,}",
+            "none" if least is None else f"{least:.4g} to {most:.4g}",
+            "∞" if each["epsilon"] is None else rounded(each["epsilon"], 4),
+            ("open" if each["is_open"] else "ended") + (", SEEDED" if each["is_seeded"] else ""),
+        )
+    console.print(table)
+    total = "∞" if found["epsilon"] is None else rounded(found["epsilon"], 4)
+    sys.stdout.write(
+        f"Spent together: ε = {total} at δ = {delta:g}. {_HOW[found['composition']]}\n"
+    )
+    sys.stdout.write(f"{_cap_line(ledger)}\n")
+    if plot is not None:
+        sys.stdout.write(f"The picture is in {plot}.\n")
+
+
+def _delta(arguments: argparse.Namespace, ledger: "Ledger") -> float:
+    if hasattr(arguments, "delta"):
+        return validate.probability(delta=arguments.delta)
+    if ledger.limit is not None:
+        return ledger.limit.delta
+    for each in ledger.runs.values():
+        if each.entry.delta > 0.0:
+            return each.entry.delta
+    raise validate.InvalidValueError("delta must be given for a ledger without a cap and runs")
+
+
+def _facts(ledger: "Ledger", delta: float) -> dict[str, Any]:
+    total, cap = ledger.total(delta), ledger.limit
+    runs = [
+        {
+            "run": name,
+            "registered": each.entry.time,
+            "plan": each.entry.fingerprint,
+            "spent": len(each.spent),
+            "planned": len(each.noise),
+            "least_noise": min(each.spent, default=None),
+            "most_noise": max(each.spent, default=None),
+            "epsilon": _finite(ledger.total_of(name, delta=delta).epsilon),
+            "is_open": each.is_open,
+            "is_seeded": each.entry.is_seeded,
+        }
+        for name, each in ledger.runs.items()
+    ]
+    return {
+        "epsilon": _finite(total.epsilon),
+        "delta": delta,
+        "accountant": total.accountant,
+        "composition": ledger.composition,
+        "cap": None if cap is None else {"epsilon": cap.epsilon, "delta": cap.delta},
+        "runs": runs,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _cap_line(ledger: "Ledger") -> str:
+    cap = ledger.limit
+    if cap is None:
+        return "There is no cap: dither ledger cap PATH --epsilon ε --delta δ sets one."
+    return f"The cap is ε = {cap.epsilon:g} at δ = {cap.delta:g}."

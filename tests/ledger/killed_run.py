@@ -1,0 +1,74 @@
+"""A run that can be killed at any moment, and started again: ``python -m … folder releases``."""
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import dither
+from dither.data import load
+from dither.schedules import Linear
+
+EPSILON, DELTA, STEPS = 3.0, 1e-4, 150
+
+
+def plan() -> dither.Plan:
+    return dither.plan(
+        epsilon=EPSILON, delta=DELTA, dataset_size=1438, batch_size=128, steps=STEPS,
+        stepsizes=Linear(2.0, 0.2), noise="uniform",
+    )  # fmt: skip
+
+
+class Slow(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """Takes some time for every batch, so that there is time to be killed in."""
+
+    def __init__(self, seconds: float) -> None:
+        self._data, self._seconds = load("digits").train, seconds
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        time.sleep(self._seconds)
+        return [self._data[index] for index in indices]
+
+
+def run(folder: Path, releases: Path, seconds: float = 0.0) -> dither.TrainResult:
+    """Train, and add a byte to a file after every release."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+    def optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        made = torch.optim.SGD(parameters, lr=1.0)
+        count = os.open(releases, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+        def released(*_: Any) -> None:
+            os.write(count, b".")
+
+        made.register_step_post_hook(released)
+        return made
+
+    return dither.train(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
+        Slow(seconds),
+        plan(),
+        optimizer=optimizer,
+        evaluate=dither.Public(load("digits").test),
+        every=1000,
+        run_dir=folder,
+        resume=True,
+        checkpoint_every=4,
+        progress=False,
+    )
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,141 @@
+"""Kills at random moments, and two processes against one cap."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+from tests.ledger import killed_run
+from tests.ledger.books import M, N, new, plan
+
+from dither.accounting import Odometer, epsilon
+from dither.ledger import Ledger
+
+
+def count(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def killed(folder: Path, releases: Path, dice: random.Random) -> bool:
+    """Start or go on, kill at a random moment after the first release; return if it was killed."""
+    before = count(releases)
+    command = [sys.executable, "-m", "tests.ledger.killed_run", str(folder), str(releases), "0.02"]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+    while process.poll() is None and count(releases) == before:
+        time.sleep(0.002)
+    time.sleep(dice.uniform(0.0, 0.4))
+    if process.poll() is not None:
+        return False
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return True
+
+
+def check_kills(folder: Path, kills: int) -> None:
+    run, releases, dice = folder / "run", folder / "releases", random.Random(1)
+    for _ in range(kills):
+        if not killed(run, releases, dice):
+            break
+        ledger = Ledger(run, create=False)
+        (found,) = ledger.runs.values()
+        assert len(found.spent) >= count(releases)
+        assert ledger.total(killed_run.DELTA).epsilon <= killed_run.plan().bound.epsilon
+        ledger.close()
+    result = killed_run.run(run, releases)
+    ledger = Ledger(run)
+    (found,) = ledger.runs.values()
+    assert not found.is_open
+    assert count(releases) <= len(found.spent) == result.steps
+    total = ledger.total(killed_run.DELTA)
+    assert total.epsilon <= killed_run.plan().bound.epsilon
+    expected = epsilon(found.spent, sample_rate=128 / 1438, delta=killed_run.DELTA)
+    assert total == expected
+    others = [
+        killed_run.run(folder / f"whole{k}", folder / "other").metrics["accuracy"] for k in range(4)
+    ]
+    # A few runs tell their mean and spread to within a few of their standard deviations.
+    spread = max(stdev(others), 0.01)
+    assert result.metrics["accuracy"] > mean(others) - 4.0 * spread
+
+
+def test_five_kills(tmp_path: Path) -> None:
+    check_kills(tmp_path, 5)
+
+
+@pytest.mark.evidence
+def test_fifty_kills(tmp_path: Path) -> None:
+    check_kills(tmp_path, 50)
+
+
+RACE = """
+import sys, time
+from tests.ledger.books import new, plan
+from pathlib import Path
+from dither.accounting import BudgetExceededError
+ledger, made = new(Path(sys.argv[1])), plan(2.0, 5)
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        account = ledger.register(made, name=f"{sys.argv[2]}-{line.strip()}")
+        for step in range(made.steps):
+            account.finish(step, 2.0)
+        account.end()
+        print("spent", flush=True)
+    except BudgetExceededError:
+        print("refused", flush=True)
+"""
+
+
+def race(folder: Path, races: int) -> None:
+    """Let two processes register at once, a cap being left for one of them each time."""
+    ledger, made = new(folder), plan(2.0, 5)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(folder), name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for name in ("one", "two")
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for number in range(races):
+        room = _odometer(ledger, 5 * (number + 1)) if number else made.bound.epsilon
+        ledger.cap(1.0001 * room, 1e-5)
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+        answers = [process.stdout.readline().strip() for process in processes if process.stdout]
+        assert sorted(answers) == ["refused", "spent"], (number, answers)
+        assert ledger.limit is not None
+        assert ledger.total(1e-5).epsilon <= ledger.limit.epsilon
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
+    assert len(ledger.runs) == races
+    assert made.steps * races == sum(len(run.spent) for run in ledger.runs.values())
+
+
+def _odometer(ledger: Ledger, steps: int) -> float:
+    """Return what so many steps cost by the orders that were fixed with the first cap."""
+    assert ledger.limit is not None
+    odometer = Odometer(1e-5, orders=[*ledger.limit.orders])
+    for _ in range(steps):
+        odometer.charge(2.0, M / N)
+    return odometer.epsilon()
+
+
+def test_races_for_a_cap(tmp_path: Path) -> None:
+    race(tmp_path, 20)
+
+
+@pytest.mark.evidence
+def test_two_hundred_races_for_a_cap(tmp_path: Path) -> None:
+    race(tmp_path, 200)
