@@ -1,14 +1,15 @@
 """Kills at random moments, and two processes against one cap."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean, stdev
 
+import numpy as np
 import pytest
 from tests.ledger import killed_run
 from tests.ledger.books import M, N, new, plan
@@ -21,7 +22,7 @@ def count(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def killed(folder: Path, releases: Path, dice: random.Random) -> bool:
+def killed(folder: Path, releases: Path, dice: np.random.Generator) -> bool:
     """Start or go on, kill at a random moment after the first release; return if it was killed."""
     before = count(releases)
     command = [sys.executable, "-m", "tests.ledger.killed_run", str(folder), str(releases), "0.02"]
@@ -37,7 +38,7 @@ def killed(folder: Path, releases: Path, dice: random.Random) -> bool:
 
 
 def check_kills(folder: Path, kills: int) -> None:
-    run, releases, dice = folder / "run", folder / "releases", random.Random(1)
+    run, releases, dice = folder / "run", folder / "releases", np.random.default_rng(1)
     for _ in range(kills):
         if not killed(run, releases, dice):
             break
@@ -93,14 +94,23 @@ for line in sys.stdin:
 
 def race(folder: Path, races: int) -> None:
     """Let two processes register at once, a cap being left for one of them each time."""
+    with ExitStack() as stack:
+        _race(folder, races, stack)
+
+
+def _race(folder: Path, races: int, stack: ExitStack) -> None:
     ledger, made = new(folder), plan(2.0, 5)
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACE, str(folder), name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", RACE, str(folder), name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         )
         for name in ("one", "two")
-    ]  # fmt: skip
+    ]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
