@@ -1,8 +1,8 @@
 """What the ledger costs: steps with and without one, alternating in one run.
 
 The MNIST CNN of the clipping benchmark, 256 records a step, on two threads. Every step's cost is on
-the disk before its release, committed while the step is computed. Run by ``make bench`` (or ``python
--m benchmarks.ledger``), with MNIST in ``$DITHER_DATA``; writes a record.
+the disk before its release, committed while the step is computed. Run by ``make bench`` (or
+``python -m benchmarks.ledger``), with MNIST in ``$DITHER_DATA``; writes a record.
 """
 
 import json

@@ -85,6 +85,21 @@ class PrivacyBound:
         return f"{claim}-differentially private{range_} {how}"
 
 
+@dataclass(frozen=True)
+class SpentSoFar(PrivacyBound):
+    """What the first steps of a plan cost, as if their number had been fixed beforehand.
+
+    Whoever stops there because of what the data shows cannot claim it: that takes an odometer. The
+    whole plan's bound holds wherever a run stops.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"so far {super().__str__()}; whoever stops because of the data needs an odometer, or "
+            "the whole plan's ε"
+        )
+
+
 def rounded(value: float, digits: int, direction: str = ROUND_CEILING) -> str:
     """Return the number in that many digits, rounded up: what is printed is claimed.
 

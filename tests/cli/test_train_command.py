@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.cli.refusals import complaint
 
 import dither
@@ -185,7 +186,8 @@ def test_json_and_text_of_a_seeded_run_are_the_same_and_say_that_it_is_seeded(
 
 def check_run_folder(run_dir: Path, summary: dict[str, Any]) -> None:
     names = {path.name for path in run_dir.iterdir()} - {"tensorboard"}
-    assert names == {"plan.json", "history.jsonl", "result.json", "model.pt"}
+    kept = {"checkpoint.safetensors", "ledger.sqlite", "ledger.sqlite.mark", "run.json"}
+    assert names == kept | {"plan.json", "history.jsonl", "result.json", "model.safetensors"}
     plan = Plan.from_json((run_dir / "plan.json").read_text(encoding="utf-8"))
     assert plan.fingerprint == summary["plan"]
     assert plan.bound.epsilon == summary["epsilon"]
@@ -197,7 +199,7 @@ def check_run_folder(run_dir: Path, summary: dict[str, Any]) -> None:
     assert json.loads(lines[-1])["metrics"] == summary["metrics"]
     model, test = MODELS["linear"]((1, 8, 8), 10), load("digits").test
     assert test is not None
-    model.load_state_dict(torch.load(run_dir / "model.pt", weights_only=True))
+    model.load_state_dict(load_file(run_dir / "model.safetensors"))
     with torch.no_grad():
         right = model(test.inputs).argmax(1) == test.targets
     assert float(right.double().mean()) == pytest.approx(summary["metrics"]["accuracy"])
@@ -274,7 +276,7 @@ def test_a_new_folder_is_made_with_those_above_it(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     run([*own(), "--quiet", "--run-dir", "runs/of/mine"], capsys)
-    assert (folder / "runs" / "of" / "mine" / "model.pt").stat().st_size > 0
+    assert (folder / "runs" / "of" / "mine" / "model.safetensors").stat().st_size > 0
 
 
 def test_the_options_make_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,7 +321,7 @@ def test_optimizers_averages_and_the_noise_change_the_model(
         ("", "--optimizer adam", "--optimizer momentum", "--averaging none", "--averaging tail")
     ):
         run([*own(), "--quiet", "--seed", "3", "--run-dir", str(k), *options.split()], capsys)
-        weights = torch.load(folder / str(k) / "model.pt", weights_only=True)
+        weights = load_file(folder / str(k) / "model.safetensors")
         seen[options] = tuple(weights["1.weight"].flatten().tolist())
     assert len(set(seen.values())) == 5
 
@@ -343,7 +345,7 @@ def test_alone_there_is_nothing_to_compare_with(capsys: pytest.CaptureFixture[st
 def test_models_by_name(name: str, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     argv = ["train", "--alone", "--steps", "1", "--batch-size", "8", "--noise", "uniform"]
     run([*argv, "--model", name, "--quiet", "--run-dir", "run"], capsys)
-    weights = torch.load(folder / "run" / "model.pt", weights_only=True)
+    weights = load_file(folder / "run" / "model.safetensors")
     assert weights.keys() == MODELS[name]((1, 8, 8), 10).state_dict().keys()
 
 
@@ -355,8 +357,8 @@ def test_a_model_of_ones_own_is_called_with_shape_and_classes(
     out = run(argv, capsys)
     assert out.startswith("called with (4,) 2\n")
     assert sys.path == path
-    weights = torch.load(folder / "run" / "model.pt", weights_only=True)
-    assert list(weights) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    weights = load_file(folder / "run" / "model.safetensors")
+    assert {*weights} == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npz"])
@@ -432,7 +434,7 @@ def test_another_column_can_be_the_label(capsys: pytest.CaptureFixture[str], fol
         path.write_text(path.read_text("utf-8").replace("ant", "0").replace("bee", "1"), "utf-8")
     argv = [*own("private.csv"), "--label", "kind", "--public-test", "public.csv", "--quiet"]
     run([*argv, "--run-dir", "run"], capsys)
-    weights = torch.load(folder / "run" / "model.pt", weights_only=True)
+    weights = load_file(folder / "run" / "model.safetensors")
     assert weights["1.weight"].shape == (5, 4)
 
 

@@ -140,3 +140,19 @@ def test_what_is_printed_is_never_below_the_bound_and_hardly_above(
     assert found is not None
     assert epsilon <= float(found[1]) <= epsilon * 1.0011
     assert delta <= float(found[2]) <= delta * 1.011
+
+
+def test_a_part_of_a_run_says_that_it_is_one() -> None:
+    made = torch.nn.Linear(3, 2)
+    records = torch.randn(60, 3), torch.randint(2, (60,))
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=60, batch_size=20, steps=4)
+    private = dither.make_private(made, torch.optim.SGD(made.parameters(), lr=0.1), plan, records)
+    for inputs, targets in private.batches():
+        outputs = private.model(inputs)
+        private.backward(torch.nn.functional.cross_entropy(outputs, targets, reduction="none"))
+        private.optimizer.step()
+        if private.step in (2, 4):
+            text = " ".join(statement(private).split())
+            is_part = "whoever stops because of the data" in str(private.spent())
+            assert is_part == ("as if it had been fixed beforehand" in text) == (private.step == 2)
+            assert ("needs the odometer; the whole plan's ε = 3" in text) == is_part

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.training.loops import data, flat, model, noisy_plan, private, quiet_plan, take_steps
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -62,7 +63,7 @@ def test_history_rises_to_the_bound_and_is_written_as_it_comes(tmp_path: Path) -
     summary = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert summary["bound"]["epsilon"] == result.bound.epsilon
     assert summary["seed"] == 7
-    weights = torch.load(folder / "model.pt", weights_only=True)
+    weights = load_file(folder / "model.safetensors")
     assert torch.equal(weights["0.weight"], result.model.state_dict()["0.weight"])
     assert not list(folder.glob("*.part"))
     with pytest.raises(ValueError, match="run_dir must be a folder that is new or empty"):

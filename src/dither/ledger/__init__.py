@@ -5,6 +5,7 @@ and every step's cost is on the disk before its release can be seen.
 """
 
 from dither.ledger.account import Account
+from dither.ledger.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from dither.ledger.entries import CapEntry, EndEntry, Entry, PlanEntry, RunEntry, StepEntry
 from dither.ledger.errors import DamagedLedgerError, LedgerWriteError
 from dither.ledger.ledger import FILE, Ledger
@@ -13,6 +14,7 @@ __all__ = [
     "FILE",
     "Account",
     "CapEntry",
+    "DamagedCheckpointError",
     "DamagedLedgerError",
     "EndEntry",
     "Entry",
@@ -21,4 +23,6 @@ __all__ = [
     "PlanEntry",
     "RunEntry",
     "StepEntry",
+    "load_checkpoint",
+    "save_checkpoint",
 ]

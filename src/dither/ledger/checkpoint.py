@@ -23,7 +23,9 @@ class DamagedCheckpointError(InvalidValueError):
     """A checkpoint is not what was written."""
 
 
-def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def save_checkpoint(
+    path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> None:
     """Write a checkpoint; the one before it stays in its place until this one is whole.
 
     Args:
@@ -34,10 +36,10 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[st
     kept = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     about = json.dumps(facts, sort_keys=True, allow_nan=False)
     metadata = {"format": _FORMAT, "facts": about, "hash": _hash(kept, about)}
-    write_whole(path, safetensors.torch.save(kept, metadata))
+    write_whole(Path(path), safetensors.torch.save(kept, metadata))
 
 
-def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a checkpoint, or say in one line what is wrong with it."""
     try:
         with safetensors.safe_open(path, framework="pt") as opened:
@@ -61,7 +63,7 @@ def _hash(tensors: Mapping[str, Tensor], facts: str) -> str:
     return found.hexdigest()
 
 
-def _damaged(path: Path, why: str) -> DamagedCheckpointError:
+def _damaged(path: str | Path, why: str) -> DamagedCheckpointError:
     return DamagedCheckpointError(
         f"checkpoint {str(path)!r} is damaged: {why}; what was spent is in the ledger"
     )

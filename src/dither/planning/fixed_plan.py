@@ -14,7 +14,7 @@ from dither.accounting import pld
 from dither.planning.course import Released
 from dither.planning.written import checked_claim, hashed, parsed, read, written
 from dither.schedules import Constant
-from dither.types import FloatArray, PrivacyBound, Schedule
+from dither.types import FloatArray, PrivacyBound, Schedule, SpentSoFar
 
 _FORMAT = "dither-plan-1"
 
@@ -311,7 +311,7 @@ class FixedCourse:
         """Return ε of the steps so far, as if their number had been fixed beforehand."""
         if self.steps == self._plan.steps:
             return self._plan.bound
-        return replace(self._plan.bound, epsilon=self._plan.spent(self.steps), lower=None)
+        return so_far(self._plan.bound, self._plan.spent(self.steps))
 
     def state(self) -> dict[str, Any]:
         """Return the noise that was paid for."""
@@ -325,6 +325,11 @@ class FixedCourse:
                 f"state must be a later one of the same run, got one of {len(spent)} other steps"
             )
         self.steps = len(spent)
+
+
+def so_far(bound: PrivacyBound, epsilon: float) -> SpentSoFar:
+    """Return the bound of a part of a plan."""
+    return SpentSoFar(**{**asdict(bound), "epsilon": epsilon, "lower": None})
 
 
 def stepsizes_of(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:

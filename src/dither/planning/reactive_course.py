@@ -1,13 +1,12 @@
 """A run whose step sizes follow the releases, and whose noise may too."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, final
 
 from dither import validate
 from dither.accounting.filter import BudgetExceededError, Filter
 from dither.planning.course import Released
-from dither.planning.fixed_plan import Plan
+from dither.planning.fixed_plan import Plan, so_far
 from dither.schedules.reactive import Growth, Reactive, UnsafeRawAdaGradNorm
 from dither.types import PrivacyBound
 
@@ -79,7 +78,9 @@ class ReactiveCourse:
         """Return the claim of the whole run; where noise was fixed, what it has cost so far."""
         if self._noises is None or not self._claim.is_upper_bound:
             return self._claim
-        return replace(self._claim, epsilon=self._noises.spent(self.steps), lower=None)
+        if self.steps == self._noises.steps:
+            return self._claim
+        return so_far(self._claim, self._noises.spent(self.steps))
 
     def state(self) -> dict[str, Any]:
         """Return how far b has grown, and the noise that was paid for."""

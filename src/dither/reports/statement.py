@@ -6,7 +6,7 @@ from textwrap import fill
 from dither.planning import Plan, ReactivePlan
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training import Private, TrainResult
-from dither.types import rounded
+from dither.types import SpentSoFar, rounded
 
 _NEIGHBOURS = {
     "add-remove": "adding or removing one record",
@@ -45,6 +45,14 @@ def _claim(result: TrainResult) -> str:
             why = "its step sizes follow the raw gradients, which no noise protects"
         return f"This run claims NO privacy (ε = ∞): {why}."
     epsilon, delta = rounded(bound.epsilon, 4), rounded(bound.delta, 3)
+    if isinstance(bound, SpentSoFar):
+        return (
+            f"The models so far are (ε = {epsilon}, δ = {delta})-differentially private with "
+            f"respect to {_NEIGHBOURS[bound.relation]} of the training data ({bound.accountant} "
+            "accounting), as if it had been fixed beforehand that the run stops here. To stop "
+            "because of what the data shows needs the odometer; the whole plan's "
+            f"ε = {rounded(plan.bound.epsilon, 4)} holds wherever the run stops."
+        )
     return (
         f"The released model is (ε = {epsilon}, δ = {delta})-differentially private with respect "
         f"to {_NEIGHBOURS[bound.relation]} of the training data ({bound.accountant} accounting). "
