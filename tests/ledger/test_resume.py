@@ -224,7 +224,7 @@ def test_no_release_without_its_cost(
     )
     x, y = next(run.batches())
     run.backward(nn.functional.cross_entropy(run.model(x), y, reduction="none"))
-    account = run._account
+    account = run._payments.account
     assert account is not None
     account.finish(0, account.noise[0])
 

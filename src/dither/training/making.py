@@ -11,6 +11,7 @@ from dither import validate
 from dither.clipping.refusals import refuse_unsound_layers
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
+from dither.training.payments import Payments
 from dither.training.private import Private
 from dither.training.views import Augment
 
@@ -89,12 +90,13 @@ def make_private(
     refuse_unsound_layers(model)
     return Private(
         model, optimizer, plan, dataset, reduction=reduction, seed=seed, workers=workers,
-        engine=engine, augment=augment, ledger=opening(ledger),
-        owns_ledger=not isinstance(ledger, Ledger),
+        engine=engine, augment=augment, payments=Payments(
+            _opening(ledger), owns_ledger=not isinstance(ledger, Ledger), is_seeded=seed is not None
+        ),
     )  # fmt: skip
 
 
-def opening(
+def _opening(
     ledger: Ledger | str | Path | Callable[[], Ledger] | None,
 ) -> Callable[[], Ledger] | None:
     """Return what opens a ledger, when the first step needs it and not before."""

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final, overload
 
@@ -12,34 +12,25 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.accounting import BudgetExceededError
 from dither.clipping import ClippedSum
 from dither.clipping.batch import mapped, take, tensors, wide
 from dither.clipping.check import probe
 from dither.clipping.engine import Recording, telling_once
 from dither.clipping.proof import refuse_kept_records
 from dither.clipping.refusals import refuse_unsound_layers
-from dither.ledger import Account, Ledger
 from dither.planning import Plan, ReactivePlan
-from dither.planning.successor import after_losses, as_registered, only_spent
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import sampler_for
 from dither.sampling.sampler import Indices
+from dither.training.declared import PublicNumber, PublicTensors, Reading
 from dither.training.dice import dice
 from dither.training.errors import StepError
 from dither.training.guard import Guard
 from dither.training.loop_watch import LoopWatch
+from dither.training.payments import Payments
 from dither.training.records import records_of
-from dither.training.tape import (
-    PublicNumber,
-    PublicTensors,
-    Reading,
-    Tape,
-    Taped,
-    plain,
-    refuse_strange_output,
-)
+from dither.training.tape import Tape, Taped, plain, refuse_strange_output
 from dither.training.taped_loss import TapedLoss, rows_alone
 from dither.training.views import Augment, Views
 from dither.training.watch import Args, Kwargs, Watch
@@ -107,8 +98,7 @@ class Private:
         workers: int,
         engine: str,
         augment: Augment | None,
-        ledger: Callable[[], Ledger] | None,
-        owns_ledger: bool,
+        payments: Payments,
     ) -> None:
         self.model, self.optimizer, self.plan, self.seed = model, optimizer, plan, seed
         self._source = Source(seed)
@@ -124,9 +114,7 @@ class Private:
                 stacklevel=3,
             )
         self._course, self._first_plan = plan.course(), plan
-        self._open_ledger, self._owns_ledger, self._taken = ledger, owns_ledger, 0
-        self._ledger: Ledger | None = None
-        self._account: Account | None = None
+        self._payments, self._taken = payments, 0
         self._guard = Guard(model, optimizer, self._release)
         self._watch = Watch(model, self._model_begins, self._model_ends)
         self._step: _Step | None = None
@@ -148,7 +136,7 @@ class Private:
     @property
     def run(self) -> str | None:
         """What the run is called in its ledger, from its first batch on."""
-        return None if self._account is None else self._account.run
+        return self._payments.run
 
     def spent(self) -> PrivacyBound:
         """Return what the releases so far cost."""
@@ -160,9 +148,7 @@ class Private:
         An empty draw comes as one record that counts for nothing: models need something to work on.
         """
         self._step = None
-        ledger = self._opened_ledger()
-        if ledger is not None and self._account is None:
-            self._account = ledger.register(self.plan, is_seeded=self.seed is not None)
+        self._payments.register(self.plan)
         sizes: list[int] = []
         fetched = self._records.batches(self._draws(sizes))
         self._guard.check()
@@ -245,42 +231,18 @@ class Private:
                 )
         spent = [float(z) for z in state["course"]["paid"]]
         taken = validate.instance(int, taken=state["taken"])
-        account = self._account_of(state.get("run"), spent)
-        paid = spent if account is None else account.spent
+        plan, paid = self._payments.go_on(state.get("run"), self._first_plan, taken, spent)
         if len(paid) < self.step or taken > len(spent):
             raise validate.InvalidValueError(
                 f"state must be of {self.step} to {self.plan.steps} steps, got {len(paid)}: what "
                 "was spent stays spent"
             )
-        plan = self._first_plan
-        if account is not None and len(paid) > taken:
-            plan = _going_on(plan, taken, account)
         course = plan.course()
         course.resume({**state["course"], "paid": paid})
-        self.plan, self._course, self._account, self._taken = plan, course, account, taken
+        self.plan, self._course, self._taken = plan, course, taken
         self._guard.accept_model()
         self._drawn.clear()
         self._step = None
-
-    def _opened_ledger(self) -> Ledger | None:
-        if self._ledger is None and self._open_ledger is not None:
-            self._ledger = self._open_ledger()
-        return self._ledger
-
-    def _account_of(self, run: object, spent: Sequence[float]) -> Account | None:
-        if run is None:
-            return None
-        ledger = self._opened_ledger()
-        if ledger is None:
-            raise validate.InvalidValueError(
-                f"state is of run {run!r} of a ledger: give it to make_private(..., ledger=...)"
-            )
-        account = ledger.account(validate.instance(str, run=run))
-        if list(account.spent[: len(spent)]) != list(spent):
-            raise validate.InvalidValueError(
-                f"state must be of the ledger's run {run!r}, got one with other steps than it has"
-            )
-        return account
 
     @overload
     def public(self, value: Tensor) -> Tensor: ...
@@ -298,11 +260,6 @@ class Private:
             return PublicNumber(validate.finite(value=value))
         if isinstance(value, Taped):
             raise StepError("what comes from the batch cannot be public, got a tensor that does")
-        if value.requires_grad:
-            raise StepError(
-                "what is public must have no gradient, got a tensor that comes from parameters: "
-                "use them inside the model; a penalty on them is the optimizer's weight_decay"
-            )
         self._public.add(value)
         return value
 
@@ -328,11 +285,7 @@ class Private:
         """
         self._guard.remove()
         self._watch.remove()
-        if self._account is not None:
-            self._account.end()
-        if self._ledger is not None and self._owns_ledger:
-            self._ledger.close()
-        self._ledger = self._account = None
+        self._payments.end()
 
     def _draws(self, sizes: list[int]) -> Iterator[Indices]:
         """Yield the draws of all steps to come, and note how many records each has."""
@@ -350,9 +303,7 @@ class Private:
     def _begin(self, batch: Any, drawn: int) -> Any:
         device = next(iter(self._guard.trainable.values())).device
         batch = mapped(batch, lambda tensor: tensor.to(device))
-        z = self._course.noise_multiplier
-        if self._account is not None and z is not None:
-            self._account.begin(self.step, z)
+        self._payments.begin(self.step, self._course.noise_multiplier)
         step = self._step = _Step(drawn, max(drawn, 1))
         if self._augment is not None:
             with dice(self.seed, self.step):
@@ -418,8 +369,7 @@ class Private:
     def _release(self) -> float:
         """Release the step that is under way into the gradients; return its step size."""
         step, z = self._ready_step()
-        if self._account is not None:
-            self._account.finish(self.step, z)
+        self._payments.finish(self.step, z)
         self._step = None
         self._course.spend()
         self._taken += 1
@@ -463,24 +413,6 @@ class Private:
                 "were drawn: call private.backward(losses) for every piece first"
             )
         return step, z
-
-
-def _going_on(plan: Plan | ReactivePlan, taken: int, account: Account) -> Plan | ReactivePlan:
-    """Return the plan of a run that has lost steps, and register it."""
-    spent, noise = account.spent, account.noise
-    left = plan.steps - taken
-    if len(noise) == len(spent) + left and list(noise[: len(spent)]) == list(spent):
-        return as_registered(plan, taken=taken, spent=spent, noise=noise)
-    made, least, goes_on = after_losses(plan, taken=taken, spent=spent)
-    try:
-        account.change(made.fingerprint, least)
-    except BudgetExceededError as refusal:
-        made, goes_on, why = only_spent(plan, spent), False, str(refusal)
-    else:
-        why = "what is left of the budget is too little for the steps that are left"
-    if not goes_on:
-        warnings.warn(f"the run ends early, after {taken} steps: {why}", stacklevel=4)
-    return made
 
 
 class _OutputsAlone:

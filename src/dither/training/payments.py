@@ -1,0 +1,109 @@
+"""How a run pays: into its ledger, if it has one, and again when it goes on after losses."""
+
+import warnings
+from collections.abc import Callable, Sequence
+
+from dither import validate
+from dither.accounting import BudgetExceededError
+from dither.ledger import Account, Ledger
+from dither.planning import Plan, ReactivePlan
+from dither.planning.successor import after_losses, as_registered, only_spent
+
+
+class Payments:
+    """The account of a run with a ledger that is opened when the first step needs it.
+
+    Args:
+        ledger: opens the ledger; None is for runs without one.
+        owns_ledger: whether to close it in the end.
+        is_seeded: whether the run's noise can be repeated.
+    """
+
+    def __init__(
+        self, ledger: Callable[[], Ledger] | None, *, owns_ledger: bool, is_seeded: bool
+    ) -> None:
+        self._open, self._owns_ledger, self._is_seeded = ledger, owns_ledger, is_seeded
+        self._ledger: Ledger | None = None
+        self.account: Account | None = None
+
+    @property
+    def run(self) -> str | None:
+        """What the run is called in its ledger."""
+        return None if self.account is None else self.account.run
+
+    def register(self, plan: Plan | ReactivePlan) -> None:
+        """Write the run down before its first step."""
+        ledger = self._opened()
+        if ledger is not None and self.account is None:
+            self.account = ledger.register(plan, is_seeded=self._is_seeded)
+
+    def begin(self, step: int, noise_multiplier: float | None) -> None:
+        """Start to pay for a step, while it is computed."""
+        if self.account is not None and noise_multiplier is not None:
+            self.account.begin(step, noise_multiplier)
+
+    def finish(self, step: int, noise_multiplier: float) -> None:
+        """Wait until a step is paid for; raise if it cannot be."""
+        if self.account is not None:
+            self.account.finish(step, noise_multiplier)
+
+    def go_on(
+        self, run: object, plan: Plan | ReactivePlan, taken: int, spent: Sequence[float]
+    ) -> tuple[Plan | ReactivePlan, Sequence[float]]:
+        """Take up the account of a run that was interrupted.
+
+        Args:
+            run: its name, or None if it had no ledger.
+            plan: its first plan.
+            taken: how many of the plan's steps the model has taken.
+            spent: the noise multipliers that the run knows to be paid for.
+
+        Returns:
+            The plan to go on with, and the noise multipliers of all steps that were paid for.
+        """
+        if run is None:
+            return plan, spent
+        ledger = self._opened()
+        if ledger is None:
+            raise validate.InvalidValueError(
+                f"state is of run {run!r} of a ledger: give it to make_private(..., ledger=...)"
+            )
+        account = ledger.account(validate.instance(str, run=run))
+        if list(account.spent[: len(spent)]) != list(spent):
+            raise validate.InvalidValueError(
+                f"state must be of the ledger's run {run!r}, got one with other steps than it has"
+            )
+        self.account = account
+        if len(account.spent) > taken:
+            plan = _after_losses(plan, taken, account)
+        return plan, account.spent
+
+    def end(self) -> None:
+        """Write down that the run spends no more, and let the ledger go."""
+        if self.account is not None:
+            self.account.end()
+        if self._ledger is not None and self._owns_ledger:
+            self._ledger.close()
+        self._ledger = self.account = None
+
+    def _opened(self) -> Ledger | None:
+        if self._ledger is None and self._open is not None:
+            self._ledger = self._open()
+        return self._ledger
+
+
+def _after_losses(plan: Plan | ReactivePlan, taken: int, account: Account) -> Plan | ReactivePlan:
+    """Return the plan of a run that has lost steps, and register it."""
+    spent, noise = account.spent, account.noise
+    left = plan.steps - taken
+    if len(noise) == len(spent) + left and list(noise[: len(spent)]) == list(spent):
+        return as_registered(plan, taken=taken, spent=spent, noise=noise)
+    made, least, goes_on = after_losses(plan, taken=taken, spent=spent)
+    why = "what is left of the budget is too little for the steps that are left"
+    try:
+        account.change(made.fingerprint, least)
+    except BudgetExceededError as refusal:
+        made, goes_on, why = only_spent(plan, spent), False, str(refusal)
+    if not goes_on:
+        warnings.warn(f"the run ends early, after {taken} steps: {why}", stacklevel=5)
+    return made
