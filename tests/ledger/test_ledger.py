@@ -75,7 +75,17 @@ def test_steps_so_far_cost_less_than_the_plan(tmp_path: Path) -> None:
     ledger, made = new(tmp_path), plan()
     pay(ledger.register(made), made, last=10)
     expected = accounting.epsilon([2.0] * 10, sample_rate=M / N, delta=1e-5)
-    assert ledger.total(1e-5) == expected
+    assert ledger.total(1e-5).epsilon == expected.epsilon
+    assert "whoever stops because of the data needs an odometer" in str(ledger.total(1e-5))
+
+
+def test_a_run_that_was_ended_early_costs_its_whole_plan(tmp_path: Path) -> None:
+    """Its results may have ended it, and then the cost of its steps alone is no bound."""
+    ledger, made = new(tmp_path), plan()
+    account = ledger.register(made)
+    pay(account, made, last=10)
+    account.end()
+    assert ledger.total(1e-5) == made.bound
 
 
 def test_a_cap_refuses_before_the_first_step(tmp_path: Path) -> None:

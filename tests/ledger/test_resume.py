@@ -279,7 +279,7 @@ def test_what_follows_after_losses_costs_what_was_planned(
     plan: Plan, taken: int, lost: int
 ) -> None:
     spent = plan.noise_multipliers[: taken + lost].tolist()
-    made, noise, goes_on = after_losses(plan, taken=taken, spent=spent)
+    made, noise, goes_on = after_losses(plan, taken=taken, spent=spent, noise=spent)
     assert made.bound.epsilon <= plan.bound.epsilon
     assert noise[: len(spent)].tolist() == spent
     if goes_on:

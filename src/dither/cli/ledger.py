@@ -55,7 +55,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Open the ledger, and do what is asked for."""
     from dither.ledger import Ledger
 
-    ledger = Ledger(_place(arguments.path), create=arguments.action == "cap")
+    place = _place(arguments.path)
+    is_new = not place.exists()
+    ledger = Ledger(place, create=arguments.action == "cap")
+    if is_new:
+        sys.stdout.write(f"{str(ledger.path)!r} is a new ledger.\n")
     if arguments.action == "cap":
         ledger.cap(arguments.epsilon, arguments.delta)
         sys.stdout.write(f"{_cap_line(ledger)}\n")

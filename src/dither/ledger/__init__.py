@@ -8,7 +8,7 @@ from dither.ledger.account import Account
 from dither.ledger.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from dither.ledger.entries import CapEntry, EndEntry, Entry, PlanEntry, RunEntry, StepEntry
 from dither.ledger.errors import DamagedLedgerError, LedgerWriteError
-from dither.ledger.ledger import FILE, Ledger
+from dither.ledger.ledger import FILE, Ledger, new_name
 
 __all__ = [
     "FILE",
@@ -24,5 +24,6 @@ __all__ = [
     "RunEntry",
     "StepEntry",
     "load_checkpoint",
+    "new_name",
     "save_checkpoint",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from dither import validate
 from dither.accounting import BudgetExceededError
 from dither.ledger.book import Book, Run
 from dither.ledger.entries import EndEntry, PlanEntry, StepEntry, now
@@ -37,6 +38,11 @@ class Account:
         """The noise multipliers of all steps that were paid for."""
         return tuple(self._spent)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the run may still spend."""
+        return self._ledger.runs[self.run].is_open
+
     def begin(self, step: int, noise_multiplier: float) -> None:
         """Start to pay for a step: its cost is written while the step is computed."""
         if step < len(self._spent):  # paid for already, and not released yet
@@ -69,7 +75,12 @@ class Account:
 
         def entry(book: Book) -> PlanEntry:
             run = book.runs[self.run]
-            book.refuse_passing_cap(Run(run.entry, noise, run.came_later))
+            paid = len(run.spent)
+            if noise[:paid] != run.noise[:paid]:
+                raise validate.InvalidValueError(
+                    f"plan must begin with the {paid} steps that run {self.run!r} has paid for"
+                )
+            book.refuse_passing_cap(Run(run.entry, noise, run.came_later, run.spent))
             return PlanEntry(self.run, fingerprint, noise, now())
 
         self._ledger.append(entry)
@@ -85,17 +96,19 @@ class Account:
         self._spent.append(entry.noise)
 
     def _refuse_strange(self, book: Book, entry: StepEntry) -> None:
-        step, noise = entry.step, entry.noise
-        paid = len(book.runs[self.run].spent)
+        step, noise, run = entry.step, entry.noise, book.runs[self.run]
+        paid = len(run.spent)
+        if not run.is_open:
+            raise BudgetExceededError(f"run {self.run!r} has ended, and may not spend any more")
         if paid != step:
             raise BudgetExceededError(
                 f"run {self.run!r} has paid for {paid} steps, but the next would be number {step}: "
                 "another process goes on with the same run"
             )
-        if step >= len(self._noise):
+        if step >= len(run.noise):
             raise BudgetExceededError(f"run {self.run!r} has registered {step} steps, and no more")
-        if noise < self._noise[step] * (1.0 - _ROUNDING):
+        if noise < run.noise[step] * (1.0 - _ROUNDING):
             raise BudgetExceededError(
                 f"step {step} of run {self.run!r} has noise {noise:g}, less than the "
-                f"{self._noise[step]:g} that was registered"
+                f"{run.noise[step]:g} that was registered"
             )

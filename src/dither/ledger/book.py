@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from dither import accounting
 from dither.accounting import BudgetExceededError, Filter, Odometer
 from dither.ledger.entries import CapEntry, EndEntry, Entry, PlanEntry, RunEntry, StepEntry
 from dither.ledger.errors import DamagedLedgerError
-from dither.types import FloatArray, PrivacyBound
+from dither.types import FloatArray, PrivacyBound, SpentSoFar
 
 Composition = Literal["fixed", "adaptive"]
 
@@ -34,9 +34,26 @@ class Run:
     spent: list[float] = field(default_factory=list)
     is_open: bool = True
 
+    @property
+    def is_part(self) -> bool:
+        """Whether not all of its steps were paid for."""
+        return len(self.spent) < len(self.noise)
+
+    def promised(self) -> Sequence[float]:
+        """Return the least noise of all its steps, paid for or not; 0 where nothing protects."""
+        return self.noise if math.isfinite(self.entry.epsilon) else (0.0,) * len(self.noise)
+
+    def counted(self) -> Sequence[float]:
+        """Return the least noise of the steps that were paid for.
+
+        Noise that was chosen on the way is more than that; but how much more follows what was
+        released, and is not to be composed as if it had been known.
+        """
+        return self.promised()[: len(self.spent)]
+
     def committed(self) -> Sequence[float]:
-        """Return the noise of all steps that have been, or may still be, paid for."""
-        return self.noise if self.is_open else self.spent
+        """Return the least noise of the steps that have been, or may still be, paid for."""
+        return self.promised() if self.is_open else self.counted()
 
 
 @dataclass
@@ -77,6 +94,8 @@ class Book:
         if run is None:
             raise DamagedLedgerError(f"ledger has no run called {entry.run!r}, but a cost of it")
         if isinstance(entry, StepEntry):
+            if not run.is_open or entry.step != len(run.spent) or not run.is_part:
+                raise DamagedLedgerError(f"ledger has a step of run {entry.run!r} out of its order")
             run.spent.append(entry.noise)
         elif isinstance(entry, PlanEntry):
             run.noise, run.is_open = entry.noise, True
@@ -86,9 +105,19 @@ class Book:
     def total(self, delta: float, names: Sequence[str] | None = None) -> PrivacyBound:
         """Return what was spent by all runs together, or by some of them."""
         runs = [run for name, run in self.runs.items() if names is None or name in names]
-        adaptive = any(run.came_later for run in runs) and len(runs) > 1
-        steps = [(run.spent, run.entry.sample_rate) for run in runs]
-        return self._bound(steps, delta, "adaptive" if adaptive else "fixed")
+        if any(run.came_later for run in runs) and len(runs) > 1:
+            steps = [(run.counted(), run.entry.sample_rate) for run in runs]
+            return self._bound(steps, delta, "adaptive")
+        # A run that was ended before its plan may have been ended by its results: only the whole
+        # plan's cost holds wherever it ends.
+        steps = [
+            (run.counted() if run.is_open else run.promised(), run.entry.sample_rate)
+            for run in runs
+            if run.spent
+        ]
+        found = self._bound(steps, delta, "fixed")
+        is_part = any(run.is_open and run.is_part and run.spent for run in runs)
+        return SpentSoFar(**asdict(found)) if is_part else found
 
     def refuse_passing_cap(self, run: Run) -> None:
         """Raise if a run, with all that was spent or promised before it, would pass the cap."""
@@ -102,9 +131,18 @@ class Book:
                 )
         if self.cap is None:
             return
-        steps = [(each.committed(), each.entry.sample_rate) for each in (*others, run)]
         adaptive = self.composition == "adaptive" or run.came_later
-        found = self._bound(steps, self.cap.delta, "adaptive" if adaptive else "fixed")
+        if not adaptive:
+            found = self._promised((*others, run), self.cap.delta, "fixed")
+        else:
+            # The filter must have held for the first runs whatever came of them.
+            first = [each for each in (*others, run) if not each.came_later]
+            steps = [(each.committed(), each.entry.sample_rate) for each in (*others, run)]
+            found = max(
+                self._promised(first, self.cap.delta, "adaptive"),
+                self._bound(steps, self.cap.delta, "adaptive"),
+                key=lambda bound: bound.epsilon,
+            )
         if not found.epsilon <= self.cap.epsilon:
             how = (
                 "as it is planned after others have spent, by a filter"
@@ -115,6 +153,24 @@ class Book:
                 f"run {run.entry.run!r} would bring the total to ε = {found.epsilon:.4g} at "
                 f"δ = {self.cap.delta:g} ({how}), above the cap of ε = {self.cap.epsilon:g}"
             )
+
+    def refuse_low_cap(self, epsilon: float, delta: float) -> None:
+        """Raise if runs that are open were promised more than a new cap would allow."""
+        if not any(run.is_open and run.is_part for run in self.runs.values()):
+            return
+        steps = [(run.committed(), run.entry.sample_rate) for run in self.runs.values()]
+        found = self._bound(steps, delta, self.composition).epsilon
+        if found > epsilon:
+            raise BudgetExceededError(
+                f"the cap must not be below what open runs were promised, ε = {found:.4g} at "
+                f"δ = {delta:g}, got ε = {epsilon:g}: let them end first"
+            )
+
+    def _promised(
+        self, runs: Sequence[Run], delta: float, composition: Composition
+    ) -> PrivacyBound:
+        steps = [(run.promised(), run.entry.sample_rate) for run in runs]
+        return self._bound(steps, delta, composition)
 
     def _bound(
         self,

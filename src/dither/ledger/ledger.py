@@ -100,13 +100,15 @@ class Ledger:
         """Let all runs together cost (ε, δ) at most.
 
         Args:
-            epsilon: ε; a cap below what is spent already lets no further run begin.
+            epsilon: ε; a cap below what is spent already lets no further run begin, and one below
+                what open runs were promised is refused.
             delta: δ.
         """
         epsilon = validate.positive(epsilon=epsilon)
         delta = validate.probability(delta=delta)
 
         def entry(book: Book) -> CapEntry:
+            book.refuse_low_cap(epsilon, delta)
             if not book.has_spent:
                 orders = orders_for(epsilon, delta, book.sampling or "poisson")
             else:  # orders that results could have a say in would prove nothing
@@ -128,7 +130,7 @@ class Ledger:
         Raises:
             BudgetExceededError: the run would pass the cap; nothing was written.
         """
-        run = name or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        run = name or new_name()
         bound = plan.bound
         noise = tuple(plan.least_noise.tolist())
 
@@ -187,6 +189,11 @@ class Ledger:
     def _book(self) -> Book:
         with self._mutex:
             return deepcopy(self._store.refresh())
+
+
+def new_name() -> str:
+    """Return a name for a run, from the time and some chance."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
 class _ChangedError(Exception):

@@ -7,6 +7,7 @@ or of its journal was damaged, is found out by having fewer.
 
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ class Store:
                 path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
             )
             self._prepare()
+        self._file = _identity(path)
         self.refresh()
 
     def refresh(self) -> Book:
@@ -70,6 +72,8 @@ class Store:
         When this returns, the entry has reached the disk.
         """
         kind, body = to_text(entry)
+        if _identity(self.path) != self._file:
+            raise LedgerWriteError(f"ledger {str(self.path)!r} was deleted or replaced")
         with self._naming(), self._locked():
             self._read()
             check(self.book)
@@ -145,8 +149,11 @@ class Store:
     def _write_mark(self, entries: int, last: str) -> None:
         text = json.dumps({"entries": entries, "hash": last}).ljust(_MARK - 1) + "\n"
         place = self._mark_path
-        with place.open("r+b" if place.exists() else "wb", buffering=0) as stream:
+        is_new = not place.exists()
+        with place.open("wb" if is_new else "r+b", buffering=0) as stream:
             stream.write(text.encode("ascii"))
+            if is_new:
+                os.fsync(stream.fileno())
 
     @property
     def _mark_path(self) -> Path:
@@ -180,6 +187,15 @@ class Store:
             f"ledger {str(self.path)!r} is damaged, and nothing is counted from it: "
             f"{' '.join(why.split())}"
         )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return which file a path means now."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _chained(last: str, number: int, version: int, kind: str, body: str) -> str:

@@ -24,7 +24,7 @@ _FINE = 1e-3
 
 
 def after_losses(
-    plan: Plan | ReactivePlan, *, taken: int, spent: Sequence[float]
+    plan: Plan | ReactivePlan, *, taken: int, spent: Sequence[float], noise: Sequence[float]
 ) -> tuple[Plan | ReactivePlan, FloatArray, bool]:
     """Return the plan with which a run goes on after it has lost steps.
 
@@ -32,14 +32,15 @@ def after_losses(
         plan: the plan as it was before the first step.
         taken: how many of its steps the model has taken.
         spent: the noise multipliers of all steps that were paid for, taken or lost.
+        noise: the least noise of the steps that was registered, those that were spent first.
 
     Returns:
         The new plan, whose first steps are those that were spent; the least noise of all its steps;
         and whether there are steps left: if not, the run has come to its end early.
     """
     if isinstance(plan, ReactivePlan) and plan.noises is None:
-        noise = np.concatenate([np.asarray(spent), plan.least_noise[taken:]])
-        return replace(plan, steps=noise.size), noise, True
+        least = np.concatenate([np.asarray(noise[: len(spent)]), plan.least_noise[taken:]])
+        return replace(plan, steps=least.size), least, True
     fixed = plan if isinstance(plan, Plan) else plan.noises
     assert fixed is not None  # noqa: S101 (for the type checker: excluded above)
     found = successor(fixed, taken=taken, spent=spent)

@@ -132,6 +132,7 @@ def train(
         model, optimizer_of(optimizer, model), plan, dataset, seed=seed, workers=workers,
         engine=engine, augment=augment,
         ledger=ledger if folder is None else partial(folder.begin, _plan_text(plan)),
+        run_name=None if folder is None else folder.run,
     )  # fmt: skip
     for tensor in public:
         private.public(tensor)
@@ -150,8 +151,6 @@ def train(
     clearing = nullcontext() if folder is None else folder.clearing(private)
     with clearing, _Bar(private.plan.steps, shown=progress) as bar:
         for batch in private.batches():
-            if folder is not None and private.step == 0:
-                folder.register(private.run)
             with dice(seed, private.step):
                 for part in private.pieces(batch, piece):
                     *inputs, targets = checked_pair(part)

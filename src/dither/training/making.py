@@ -28,6 +28,7 @@ def make_private(
     engine: str = "fast",
     augment: Augment | None = None,
     ledger: Ledger | str | Path | Callable[[], Ledger] | None = None,
+    run_name: str | None = None,
 ) -> Private:
     """Join a model, an optimizer, a plan and a dataset for a private training loop of one's own.
 
@@ -57,6 +58,7 @@ def make_private(
         ledger: where every step's cost is written before its release can be seen: a `Ledger`, the
             path of one, or a function that opens one when the first step begins. It is for this
             run, or for all runs on the same data.
+        run_name: what the run is called in its ledger; None makes a name.
 
     Returns:
         A `Private`.
@@ -88,11 +90,15 @@ def make_private(
     if workers != 0:
         validate.count(workers=workers)
     refuse_unsound_layers(model)
+    payments = Payments(
+        _opening(ledger),
+        name=run_name,
+        owns_ledger=not isinstance(ledger, Ledger),
+        is_seeded=seed is not None,
+    )
     return Private(
         model, optimizer, plan, dataset, reduction=reduction, seed=seed, workers=workers,
-        engine=engine, augment=augment, payments=Payments(
-            _opening(ledger), owns_ledger=not isinstance(ledger, Ledger), is_seeded=seed is not None
-        ),
+        engine=engine, augment=augment, payments=payments,
     )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 import warnings
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from dither import validate
 from dither.accounting import BudgetExceededError
 from dither.ledger import Account, Ledger
@@ -15,14 +17,21 @@ class Payments:
 
     Args:
         ledger: opens the ledger; None is for runs without one.
+        name: what to call the run; None makes a name.
         owns_ledger: whether to close it in the end.
         is_seeded: whether the run's noise can be repeated.
     """
 
     def __init__(
-        self, ledger: Callable[[], Ledger] | None, *, owns_ledger: bool, is_seeded: bool
+        self,
+        ledger: Callable[[], Ledger] | None,
+        *,
+        name: str | None,
+        owns_ledger: bool,
+        is_seeded: bool,
     ) -> None:
-        self._open, self._owns_ledger, self._is_seeded = ledger, owns_ledger, is_seeded
+        self._open, self._owns_ledger = ledger, owns_ledger
+        self._name, self._is_seeded = name, is_seeded
         self._ledger: Ledger | None = None
         self.account: Account | None = None
 
@@ -35,7 +44,12 @@ class Payments:
         """Write the run down before its first step."""
         ledger = self._opened()
         if ledger is not None and self.account is None:
-            self.account = ledger.register(plan, is_seeded=self._is_seeded)
+            self.account = ledger.register(plan, name=self._name, is_seeded=self._is_seeded)
+
+    def knows(self, run: str) -> bool:
+        """Return whether the ledger has a run of that name."""
+        ledger = self._opened()
+        return ledger is not None and run in ledger.runs
 
     def begin(self, step: int, noise_multiplier: float | None) -> None:
         """Start to pay for a step, while it is computed."""
@@ -73,9 +87,11 @@ class Payments:
             raise validate.InvalidValueError(
                 f"state must be of the ledger's run {run!r}, got one with other steps than it has"
             )
-        self.account = account
         if len(account.spent) > taken:
             plan = _after_losses(plan, taken, account)
+        elif not account.is_open and len(account.spent) < len(account.noise):
+            account.change(plan.fingerprint, np.asarray(account.noise))
+        self.account = account
         return plan, account.spent
 
     def end(self) -> None:
@@ -95,10 +111,9 @@ class Payments:
 def _after_losses(plan: Plan | ReactivePlan, taken: int, account: Account) -> Plan | ReactivePlan:
     """Return the plan of a run that has lost steps, and register it."""
     spent, noise = account.spent, account.noise
-    left = plan.steps - taken
-    if len(noise) == len(spent) + left and list(noise[: len(spent)]) == list(spent):
+    if account.is_open and len(noise) == len(spent) + plan.steps - taken:
         return as_registered(plan, taken=taken, spent=spent, noise=noise)
-    made, least, goes_on = after_losses(plan, taken=taken, spent=spent)
+    made, least, goes_on = after_losses(plan, taken=taken, spent=spent, noise=noise)
     why = "what is left of the budget is too little for the steps that are left"
     try:
         account.change(made.fingerprint, least)

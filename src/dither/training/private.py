@@ -1,6 +1,7 @@
 """A model, an optimizer, a plan and a dataset, joined for a loop of one's own."""
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -115,6 +116,7 @@ class Private:
             )
         self._course, self._first_plan = plan.course(), plan
         self._payments, self._taken = payments, 0
+        self._iterations, self._process = 0, os.getpid()
         self._guard = Guard(model, optimizer, self._release)
         self._watch = Watch(model, self._model_begins, self._model_ends)
         self._step: _Step | None = None
@@ -148,6 +150,8 @@ class Private:
         An empty draw comes as one record that counts for nothing: models need something to work on.
         """
         self._step = None
+        self._iterations += 1
+        iteration = self._iterations
         self._payments.register(self.plan)
         sizes: list[int] = []
         fetched = self._records.batches(self._draws(sizes))
@@ -160,6 +164,10 @@ class Private:
                     "larger batch_size and take it in private.pieces"
                 )
             yield self._begin(next(fetched), sizes.pop(0))
+            if iteration != self._iterations:
+                raise StepError(
+                    "private.batches() was called again: go on with what it returned last"
+                )
 
     def pieces(self, batch: Any, size: int) -> Iterator[Any]:
         """Yield a batch in pieces, for `backward` after each; then the optimizer steps once.
@@ -204,6 +212,10 @@ class Private:
             step.sums[name] = step.sums[name].add_(part) if name in step.sums else part.double()
         step.seen |= rows
 
+    def is_registered(self, run: str) -> bool:
+        """Return whether the ledger has a run of that name."""
+        return self._payments.knows(run)
+
     def state_dict(self) -> dict[str, Any]:
         """Return where the run is: no random state, no tensors, nothing of the records."""
         return {
@@ -230,6 +242,11 @@ class Private:
                     f"state must be of the same {name}, {wanted!r}, got {state.get(name)!r}"
                 )
         spent = [float(z) for z in state["course"]["paid"]]
+        if len(spent) < self.step:
+            raise validate.InvalidValueError(
+                f"state must be of at least the {self.step} steps that this run has released, got "
+                f"{len(spent)}: to go back because of results is not covered by the plan"
+            )
         taken = validate.instance(int, taken=state["taken"])
         plan, paid = self._payments.go_on(state.get("run"), self._first_plan, taken, spent)
         if len(paid) < self.step or taken > len(spent):
@@ -368,6 +385,8 @@ class Private:
 
     def _release(self) -> float:
         """Release the step that is under way into the gradients; return its step size."""
+        if os.getpid() != self._process:
+            raise StepError("a forked process cannot release what its parent pays for")
         step, z = self._ready_step()
         self._payments.finish(self.step, z)
         self._step = None

@@ -1,9 +1,8 @@
 """The folder of a run: its plan, its ledger, its checkpoint, what it leaves behind."""
 
 import json
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dither.ledger import FILE, Ledger
+from dither.ledger import FILE, Ledger, new_name
 from dither.ledger.checkpoint import load_checkpoint, save_checkpoint
 from dither.ledger.files import write_whole
 from dither.training.averaging import Average
@@ -35,6 +34,7 @@ class RunFolder:
         self.path = checked_folder(path, resume=resume)
         self._ledger = None if ledger is None else str(Path(ledger).resolve())
         self._is_new = False
+        self.run: str = self._about()["run"] if self.has_begun else new_name()
 
     @property
     def has_begun(self) -> bool:
@@ -53,14 +53,16 @@ class RunFolder:
                     f"{self._ledger or FILE!r}"
                 )
         else:
+            if any((self.path / name).exists() for name in (CHECKPOINT, FILE)):
+                raise InvalidValueError(
+                    f"run_dir must have its {ABOUT}, but {str(self.path)!r} has lost it: what the "
+                    "run has spent is in its ledger"
+                )
             self.write("plan.json", plan)
-        return Ledger(self.path / FILE if self._ledger is None else self._ledger)
-
-    def register(self, run: str | None) -> None:
-        """Write down what the run is called in its ledger."""
-        if not self.has_begun:
-            about = {"format": _FORMAT, "run": run, "ledger": self._ledger}
+            # Before the run is registered: a run that dies in between goes on by this name.
+            about = {"format": _FORMAT, "run": self.run, "ledger": self._ledger}
             self.write(ABOUT, json.dumps(about))
+        return Ledger(self.path / FILE if self._ledger is None else self._ledger)
 
     def save(self, private: Private, average: Average) -> None:
         """Write a checkpoint."""
@@ -78,8 +80,8 @@ class RunFolder:
     def load(self, private: Private, average: Average) -> None:
         """Go on from the checkpoint, or from the start if the run died before its first."""
         if not (self.path / CHECKPOINT).exists():
-            state = {**private.state_dict(), "run": self._about()["run"]}
-            private.load_state_dict(state)
+            if private.is_registered(self.run):
+                private.load_state_dict({**private.state_dict(), "run": self.run})
             return
         tensors, facts = load_checkpoint(self.path / CHECKPOINT)
         for name, found, wanted in (
@@ -102,7 +104,12 @@ class RunFolder:
         except Exception:
             if self._is_new and private.step == 0:
                 private.close()
-                shutil.rmtree(self.path)
+                mine = ("plan.json", ABOUT, CHECKPOINT)
+                own = (FILE, f"{FILE}.mark", f"{FILE}-wal", f"{FILE}-shm")
+                for name in (*mine, *(own if self._ledger is None else ())):
+                    (self.path / name).unlink(missing_ok=True)
+                with suppress(OSError):  # others may have put something there
+                    self.path.rmdir()
             raise
 
     def write(self, name: str, text: str) -> None:
