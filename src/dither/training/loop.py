@@ -116,7 +116,7 @@ def train(
         A `TrainResult`.
 
     Example:
-        >>> import dither
+        >>> import dither, torch
         >>> x, y = torch.randn(100, 4), torch.randint(2, (100,))
         >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
         >>> result = train(nn.Linear(4, 2), (x, y), plan, progress=False)
