@@ -1,4 +1,4 @@
-"""A run that can be killed at any moment, and started again: ``python -m … folder releases``."""
+"""A run that can be killed at any moment, and started again: ``python -m … folder releases steps``."""
 
 import os
 import sys
@@ -14,12 +14,12 @@ import dither
 from dither.data import load
 from dither.schedules import Linear
 
-EPSILON, DELTA, STEPS = 3.0, 1e-4, 150
+EPSILON, DELTA = 3.0, 1e-4
 
 
-def plan() -> dither.Plan:
+def plan(steps: int) -> dither.Plan:
     return dither.plan(
-        epsilon=EPSILON, delta=DELTA, dataset_size=1438, batch_size=128, steps=STEPS,
+        epsilon=EPSILON, delta=DELTA, dataset_size=1438, batch_size=128, steps=steps,
         stepsizes=Linear(2.0, 0.2), noise="uniform",
     )  # fmt: skip
 
@@ -41,7 +41,7 @@ class Slow(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return [self._data[index] for index in indices]
 
 
-def run(folder: Path, releases: Path, seconds: float = 0.0) -> dither.TrainResult:
+def run(folder: Path, releases: Path, steps: int, seconds: float = 0.0) -> dither.TrainResult:
     """Train, and add a byte to a file after every release."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -59,7 +59,7 @@ def run(folder: Path, releases: Path, seconds: float = 0.0) -> dither.TrainResul
     return dither.train(
         torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
         Slow(seconds),
-        plan(),
+        plan(steps),
         optimizer=optimizer,
         evaluate=dither.Public(load("digits").test),
         every=1000,
@@ -71,4 +71,4 @@ def run(folder: Path, releases: Path, seconds: float = 0.0) -> dither.TrainResul
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))
+    run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), seconds=0.02)

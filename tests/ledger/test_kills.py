@@ -22,42 +22,41 @@ def count(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def killed(folder: Path, releases: Path, dice: np.random.Generator) -> bool:
-    """Start or go on, kill at a random moment after the first release; return if it was killed."""
+def kill(folder: Path, releases: Path, steps: int, dice: np.random.Generator) -> None:
+    """Start or go on, and kill at a random moment after the first release."""
     before = count(releases)
-    command = [sys.executable, "-m", "tests.ledger.killed_run", str(folder), str(releases), "0.02"]
+    given = [str(folder), str(releases), str(steps)]
+    command = [sys.executable, "-m", "tests.ledger.killed_run", *given]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONWARNINGS": "ignore"})
     while process.poll() is None and count(releases) == before:
         time.sleep(0.002)
     time.sleep(dice.uniform(0.0, 0.4))
-    if process.poll() is not None:
-        return False
+    assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.wait()
-    return True
 
 
-def check_kills(folder: Path, kills: int) -> None:
+def check_kills(folder: Path, kills: int, steps: int) -> None:
     run, releases, dice = folder / "run", folder / "releases", np.random.default_rng(1)
     for _ in range(kills):
-        if not killed(run, releases, dice):
-            break
+        kill(run, releases, steps, dice)
         ledger = Ledger(run, create=False)
         (found,) = ledger.runs.values()
         assert len(found.spent) >= count(releases)
-        assert ledger.total(killed_run.DELTA).epsilon <= killed_run.plan().bound.epsilon
+        assert ledger.total(killed_run.DELTA).epsilon <= killed_run.plan(steps).bound.epsilon
         ledger.close()
-    result = killed_run.run(run, releases)
+    result = killed_run.run(run, releases, steps)
     ledger = Ledger(run)
     (found,) = ledger.runs.values()
     assert not found.is_open
     assert count(releases) <= len(found.spent) == result.steps
     total = ledger.total(killed_run.DELTA)
-    assert total.epsilon <= killed_run.plan().bound.epsilon
+    assert total.epsilon <= killed_run.plan(steps).bound.epsilon
     expected = epsilon(found.spent, sample_rate=128 / 1438, delta=killed_run.DELTA)
     assert total == expected
     others = [
-        killed_run.run(folder / f"whole{k}", folder / "other").metrics["accuracy"] for k in range(4)
+        killed_run.run(folder / f"whole{k}", folder / "other", steps).metrics["accuracy"]
+        for k in range(4)
     ]
     # A few runs tell their mean and spread to within a few of their standard deviations.
     spread = max(stdev(others), 0.01)
@@ -65,12 +64,12 @@ def check_kills(folder: Path, kills: int) -> None:
 
 
 def test_five_kills(tmp_path: Path) -> None:
-    check_kills(tmp_path, 5)
+    check_kills(tmp_path, 5, steps=150)
 
 
 @pytest.mark.evidence
 def test_fifty_kills(tmp_path: Path) -> None:
-    check_kills(tmp_path, 50)
+    check_kills(tmp_path, 50, steps=900)
 
 
 RACE = """

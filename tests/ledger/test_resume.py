@@ -127,6 +127,10 @@ def test_a_run_that_has_ended_stays_so(plan: Plan, tmp_path: Path) -> None:
     assert torch.equal(flat(first), flat(again))
     assert again.steps == STEPS
     assert Ledger(tmp_path / "run").total(1e-3) == plan.bound
+    lost = train(plan, tmp_path / "lost", iter((8,)))
+    again = train(plan, tmp_path / "lost")
+    assert torch.equal(flat(lost), flat(again))
+    assert again.steps == lost.steps == STEPS + 3
 
 
 @pytest.mark.parametrize("noise", ["filter", "uniform"])

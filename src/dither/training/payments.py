@@ -111,7 +111,8 @@ class Payments:
 def _after_losses(plan: Plan | ReactivePlan, taken: int, account: Account) -> Plan | ReactivePlan:
     """Return the plan of a run that has lost steps, and register it."""
     spent, noise = account.spent, account.noise
-    if account.is_open and len(noise) == len(spent) + plan.steps - taken:
+    is_known = len(noise) == len(spent) + plan.steps - taken
+    if is_known and (account.is_open or taken == plan.steps):
         return as_registered(plan, taken=taken, spent=spent, noise=noise)
     made, least, goes_on = after_losses(plan, taken=taken, spent=spent, noise=noise)
     why = "what is left of the budget is too little for the steps that are left"
