@@ -1,4 +1,4 @@
-"""A run that can be killed at any moment, and started again: ``python -m … folder releases steps``."""
+"""A run that can be killed at any moment, and started again: in a folder, with a count."""
 
 import os
 import sys

@@ -17,6 +17,8 @@ from tests.ledger.books import M, N, new, plan
 from dither.accounting import Odometer, epsilon
 from dither.ledger import Ledger
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*steps were paid for and lost")
+
 
 def count(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0

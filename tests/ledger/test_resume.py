@@ -1,6 +1,7 @@
 """A run that died goes on: what was spent stays spent, and the total stays what was planned."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dither.ledger.checkpoint import DamagedCheckpointError
 from dither.planning.successor import MOST_NOISE, after_losses
 from dither.schedules import AdaGradNorm, Linear
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*steps were paid for and lost")
 RECORDS, FEATURES, CLASSES, STEPS = 200, 6, 3, 24
 
 
@@ -168,8 +170,10 @@ def test_what_must_be_the_same(plan: Plan, tmp_path: Path) -> None:
         again(model(), other)
     with pytest.raises(ValueError, match="model must be the one of the run in"):
         again(small, plan)
-    with pytest.raises(ValueError, match="state must be of the same seed, 8, got 9"):
+    with pytest.raises(ValueError, match="same seed: the run began with 9, and this is 8"):
         again(model(), plan, seed=8)
+    with pytest.raises(ValueError, match="optimizer must be the one of the run in"):
+        again(model(), plan, optimizer="adam")
     with pytest.raises(ValueError, match="averaging must be the one of the run in"):
         again(model(), plan, averaging="ema")
     with pytest.raises(ValueError, match="ledger must be the one that the run began with"):
@@ -294,3 +298,24 @@ def test_what_follows_after_losses_costs_what_was_planned(
     else:
         assert made.steps == len(spent)
     assert goes_on == (taken + lost < STEPS)
+
+
+def test_a_copy_of_a_folder_is_told_of(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        dither.train(model(), Dying(7), plan, run_dir=tmp_path / "run", progress=False)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    given: dict[str, Any] = {"resume": True, "progress": False}
+    with pytest.warns(UserWarning, match="is a copy of the folder that the run began in"):
+        dither.train(model(), data(), plan, run_dir=tmp_path / "copy", **given)
+    for name in ("ledger.sqlite", "ledger.sqlite.mark", "ledger.sqlite-wal", "ledger.sqlite-shm"):
+        (tmp_path / "run" / name).unlink(missing_ok=True)
+    with pytest.raises(ValueError, match="was not found"):
+        dither.train(model(), data(), plan, run_dir=tmp_path / "run", **given)
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+def test_lost_steps_are_told_of(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        dither.train(model(), Dying(3), plan, run_dir=tmp_path / "run", progress=False)
+    with pytest.warns(UserWarning, match="3 steps were paid for and lost: .* the planned"):
+        dither.train(model(), data(), plan, run_dir=tmp_path / "run", resume=True, progress=False)

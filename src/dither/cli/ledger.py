@@ -63,6 +63,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.action == "cap":
         ledger.cap(arguments.epsilon, arguments.delta)
         sys.stdout.write(f"{_cap_line(ledger)}\n")
+        spent = ledger.total(arguments.delta).epsilon
+        if spent >= arguments.epsilon:
+            sys.stdout.write(f"ε = {spent:.4g} is spent already: no further run can begin.\n")
     elif arguments.action == "export":
         sys.stdout.write(f"{ledger.export()}\n")
     else:

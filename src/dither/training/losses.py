@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dither.clipping.batch import Loss
-from dither.validate import InvalidTypeError, choice
+from dither.validate import InvalidTypeError, InvalidValueError, choice
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -17,7 +17,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Yes or no from one logit a target."""
-    logits = outputs.reshape(targets.shape)
+    logits = _like(outputs, targets)
     losses = functional.binary_cross_entropy_with_logits(
         logits, targets.to(logits.dtype), reduction="none"
     )
@@ -26,8 +26,18 @@ def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Numbers: the mean square over a record's own."""
-    losses = (outputs.reshape(targets.shape) - targets).square()
+    losses = (_like(outputs, targets) - targets).square()
     return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+
+
+def _like(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the outputs in the shape of the targets; what is said has nothing of the batch."""
+    if outputs.shape[1:].numel() != targets.shape[1:].numel():
+        raise InvalidValueError(
+            f"targets must be as many numbers a record as the model's outputs, "
+            f"{outputs.shape[1:].numel()}, got {targets.shape[1:].numel()}"
+        )
+    return outputs.reshape(targets.shape)
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

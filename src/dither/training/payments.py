@@ -122,4 +122,11 @@ def _after_losses(plan: Plan | ReactivePlan, taken: int, account: Account) -> Pl
         made, goes_on, why = only_spent(plan, spent), False, str(refusal)
     if not goes_on:
         warnings.warn(f"the run ends early, after {taken} steps: {why}", stacklevel=5)
+    else:
+        more = float(np.max(least[len(spent) :] / plan.least_noise[taken:], initial=0.0))
+        warnings.warn(
+            f"{len(spent) - taken} steps were paid for and lost: they stay spent, and the noise "
+            f"of the rest is {more:.3g} times the planned",
+            stacklevel=5,
+        )
     return made

@@ -236,10 +236,12 @@ class Private:
         came after an earlier one would not be counted.
         """
         for name in ("format", "plan", "seed"):
-            wanted = self.state_dict()[name]
-            if state.get(name, ...) != wanted:
+            wanted, found = self.state_dict()[name], state.get(name, ...)
+            if found != wanted:
+                shown, yours = (str(each)[:16] for each in (found, wanted))
                 raise validate.InvalidValueError(
-                    f"state must be of the same {name}, {wanted!r}, got {state.get(name)!r}"
+                    f"state must be of the same {name}: the run began with {shown}, and this is "
+                    f"{yours}; use the arguments that it began with, or begin a new run"
                 )
         spent = [float(z) for z in state["course"]["paid"]]
         if len(spent) < self.step:

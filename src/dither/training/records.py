@@ -180,7 +180,8 @@ def _in_memory(dataset: Any) -> Records:
     tensors = taken(dataset)
     lengths = {len(leaf) if leaf.dim() else None for leaf in leaves}
     if len(lengths) != 1 or None in lengths:
-        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves) or "none"
+        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves[:4]) or "none"
+        shapes += ", …" if len(leaves) > 4 else ""
         raise InvalidValueError(
             f"dataset must have one record a row in each of its tensors, got shapes {shapes}"
         )

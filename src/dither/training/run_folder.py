@@ -1,6 +1,7 @@
 """The folder of a run: its plan, its ledger, its checkpoint, what it leaves behind."""
 
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,7 +47,14 @@ class RunFolder:
         self._is_new = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         if self.has_begun:
-            found = self._about()["ledger"]
+            about = self._about()
+            found = about["ledger"]
+            if about["folder"] != self.path.stat().st_ino:
+                warnings.warn(
+                    f"{str(self.path)!r} is a copy of the folder that the run began in: every copy "
+                    "spends by itself, and its ledger does not know of the others",
+                    stacklevel=6,
+                )
             if found != self._ledger:
                 raise InvalidValueError(
                     f"ledger must be the one that the run began with, {found or FILE!r}, got "
@@ -60,9 +68,19 @@ class RunFolder:
                 )
             self.write("plan.json", plan)
             # Before the run is registered: a run that dies in between goes on by this name.
-            about = {"format": _FORMAT, "run": self.run, "ledger": self._ledger}
+            about = {
+                "format": _FORMAT,
+                "run": self.run,
+                "ledger": self._ledger,
+                "folder": self.path.stat().st_ino,
+            }
             self.write(ABOUT, json.dumps(about))
-        return Ledger(self.path / FILE if self._ledger is None else self._ledger)
+            return Ledger(self._place)
+        return Ledger(self._place, create=False)
+
+    @property
+    def _place(self) -> Path:
+        return self.path / FILE if self._ledger is None else Path(self._ledger)
 
     def save(self, private: Private, average: Average) -> None:
         """Write a checkpoint."""
@@ -73,6 +91,7 @@ class RunFolder:
             "optimizer": numbers,
             "shapes": _shapes(private.model),
             "averaging": average.name,
+            "kind": type(private.optimizer).__name__,
         }
         held = {f"average.{name}": each for name, each in average.mean.items()}
         save_checkpoint(self.path / CHECKPOINT, {**tensors, **kept, **held}, facts)
@@ -87,6 +106,7 @@ class RunFolder:
         for name, found, wanted in (
             ("model", facts["shapes"], _shapes(private.model)),
             ("averaging", facts["averaging"], average.name),
+            ("optimizer", facts["kind"], type(private.optimizer).__name__),
         ):
             if found != wanted:
                 raise InvalidValueError(f"{name} must be the one of the run in {str(self.path)!r}")
@@ -133,10 +153,14 @@ def checked_folder(path: str | Path, *, resume: bool) -> Path:
     taken = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
     if taken and not (resume and (folder / "plan.json").exists()):
         raise InvalidValueError(
-            f"run_dir must be a folder that is new or empty{', or of a run' if resume else ''}, "
+            f"run_dir must be a folder that is new or empty{_otherwise(resume)}, "
             f"got {str(folder)!r}"
         )
     return folder
+
+
+def _otherwise(resume: bool) -> str:
+    return ", or of a run with its plan.json" if resume else ", or resume=True goes on with a run"
 
 
 def _shapes(model: nn.Module) -> dict[str, list[int]]:
