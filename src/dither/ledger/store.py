@@ -82,9 +82,9 @@ class Store:
             row = self._number, VERSION, kind, body
             new = (*row, _chained(self._last, *row))
             self._database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", new)
-        with self._naming():
-            self._read()
-            self._mark()
+        self._take(entry, new[4])
+        # If two processes do this at once, the mark may stay at the entry before the last.
+        self._write_mark(self._number, self._last)
 
     def close(self) -> None:
         """Let the file go."""
@@ -115,14 +115,17 @@ class Store:
         for row in self._database.execute(query, (self._number,)).fetchall():
             if row[0] != self._number or row[4] != _chained(self._last, *row[:4]):
                 raise self._damaged(f"entry {self._number} was changed")
-            self.book.add(from_text(row[2], row[1], row[3]))
-            self._number, self._last = self._number + 1, row[4]
+            self._take(from_text(row[2], row[1], row[3]), row[4])
         if number > self._number:
             raise self._damaged(f"{number - self._number} of {number} entries are gone")
         if number < 0 and self._number:
             raise self._damaged(f"{self._mark_path.name}, which belongs to it, is missing")
         if number > 0 and self._hash_of(number - 1) != expected:
             raise self._damaged(f"entry {number - 1} is another than was written")
+
+    def _take(self, entry: Entry, found: str) -> None:
+        self.book.add(entry)
+        self._number, self._last = self._number + 1, found
 
     def _read_mark(self) -> tuple[int, str]:
         """Return how many entries there were when the mark was written, −1 if there is none."""
@@ -138,13 +141,6 @@ class Store:
     def _hash_of(self, number: int) -> str:
         row = self._database.execute("SELECT hash FROM entries WHERE number = ?", (number,))
         return str(row.fetchone()[0])
-
-    def _mark(self) -> None:
-        """Write down how far the ledger has grown, one process at a time."""
-        with self._locked():
-            query = "SELECT number, hash FROM entries ORDER BY number DESC LIMIT 1"
-            number, found = self._database.execute(query).fetchone()
-            self._write_mark(number + 1, found)
 
     def _write_mark(self, entries: int, last: str) -> None:
         text = json.dumps({"entries": entries, "hash": last}).ljust(_MARK - 1) + "\n"
