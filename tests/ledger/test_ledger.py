@@ -154,6 +154,25 @@ def test_claims_about_other_neighbours_do_not_add_up(tmp_path: Path) -> None:
         ledger.register(plan(sampling="fixed"))
 
 
+def test_the_first_run_is_held_to_a_cap_by_its_own_sampling(tmp_path: Path) -> None:
+    """A record that is replaced moves a sum twice as far as one that is removed."""
+    ledger, made = new(tmp_path), plan(4.0, sampling="fixed")
+    assert made.bound.epsilon > 1.5 * plan(4.0).bound.epsilon
+    ledger.cap(0.95 * made.bound.epsilon, 1e-5)
+    with pytest.raises(BudgetExceededError, match="above the cap"):
+        ledger.register(made)
+    ledger.cap(1.001 * made.bound.epsilon, 1e-5)
+    run_all(ledger, made)
+    assert ledger.total(1e-5) == made.bound
+
+
+def test_a_step_is_not_released_with_less_noise_than_it_was_paid_for(tmp_path: Path) -> None:
+    account = new(tmp_path).register(plan())
+    account.finish(0, 2.0)
+    with pytest.raises(BudgetExceededError, match="was paid for with noise 2, got 1"):
+        account.finish(0, 1.0)
+
+
 def test_runs_without_noise_cost_everything(tmp_path: Path) -> None:
     ledger = new(tmp_path)
     bare = Plan.unsafe_without_noise(steps=3, dataset_size=N, batch_size=M)

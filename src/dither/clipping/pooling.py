@@ -73,8 +73,8 @@ def max_pool2d(
     )
     if not is_quick:
         window = kernel_size, stride, padding, dilation
-        return functional.max_pool2d(inputs, *window, ceil_mode, return_indices)  # type: ignore[call-overload]
-    return MaxPool2d.apply(inputs, kernel)  # type: ignore[no-untyped-call]
+        return functional.max_pool2d(inputs, *window, ceil_mode, return_indices)  # type: ignore[call-overload] # a bool
+    return MaxPool2d.apply(inputs, kernel)  # type: ignore[no-untyped-call] # torch's
 
 
 def _first_maxima(inputs: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -28,8 +28,8 @@ class Account:
 
     def __init__(self, ledger: "Ledger", run: str) -> None:
         self._ledger, self.run = ledger, run
-        self._noise = ledger.runs[run].noise
-        self._spent = [*ledger.runs[run].spent]
+        found = ledger.runs[run]
+        self._noise, self._spent = found.noise, [*found.spent]
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="dither-ledger")
         self._pending: tuple[StepEntry, Future[None]] | None = None
 
@@ -46,6 +46,11 @@ class Account:
     def begin(self, step: int, noise_multiplier: float) -> None:
         """Start to pay for a step: its cost is written while the step is computed."""
         if step < len(self._spent):  # paid for already, and not released yet
+            if noise_multiplier < self._spent[step]:
+                raise BudgetExceededError(
+                    f"step {step} of run {self.run!r} was paid for with noise "
+                    f"{self._spent[step]:g}, got {noise_multiplier:g}"
+                )
             return
         entry = StepEntry(self.run, step, noise_multiplier)
         if self._pending is not None and self._pending[0] == entry:

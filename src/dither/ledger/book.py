@@ -106,14 +106,11 @@ class Book:
         """Return what was spent by all runs together, or by some of them."""
         runs = [run for name, run in self.runs.items() if names is None or name in names]
         if any(run.came_later for run in runs) and len(runs) > 1:
-            steps = [(run.counted(), run.entry.sample_rate) for run in runs]
-            return self._bound(steps, delta, "adaptive")
+            return self._bound([(run, run.counted()) for run in runs], delta, "adaptive")
         # A run that was ended before its plan may have been ended by its results: only the whole
         # plan's cost holds wherever it ends.
         steps = [
-            (run.counted() if run.is_open else run.promised(), run.entry.sample_rate)
-            for run in runs
-            if run.spent
+            (run, run.counted() if run.is_open else run.promised()) for run in runs if run.spent
         ]
         found = self._bound(steps, delta, "fixed")
         is_part = any(run.is_open and run.is_part and run.spent for run in runs)
@@ -132,25 +129,15 @@ class Book:
         if self.cap is None:
             return
         adaptive = self.composition == "adaptive" or run.came_later
-        if not adaptive:
-            found = self._promised((*others, run), self.cap.delta, "fixed")
-        else:
-            # The filter must have held for the first runs whatever came of them.
-            first = [each for each in (*others, run) if not each.came_later]
-            steps = [(each.committed(), each.entry.sample_rate) for each in (*others, run)]
-            found = max(
-                self._promised(first, self.cap.delta, "adaptive"),
-                self._bound(steps, self.cap.delta, "adaptive"),
-                key=lambda bound: bound.epsilon,
-            )
-        if not found.epsilon <= self.cap.epsilon:
+        found = self._promised((*others, run), self.cap.delta, adaptive=adaptive)
+        if not found <= self.cap.epsilon:
             how = (
                 "as it is planned after others have spent, by a filter"
                 if adaptive
                 else "as all runs were registered before the first spent, by composition"
             )
             raise BudgetExceededError(
-                f"run {run.entry.run!r} would bring the total to ε = {found.epsilon:.4g} at "
+                f"run {run.entry.run!r} would bring the total to ε = {found:.4g} at "
                 f"δ = {self.cap.delta:g} ({how}), above the cap of ε = {self.cap.epsilon:g}"
             )
 
@@ -158,29 +145,33 @@ class Book:
         """Raise if runs that are open were promised more than a new cap would allow."""
         if not any(run.is_open and run.is_part for run in self.runs.values()):
             return
-        steps = [(run.committed(), run.entry.sample_rate) for run in self.runs.values()]
-        found = self._bound(steps, delta, self.composition).epsilon
-        if found > epsilon:
+        adaptive = self.composition == "adaptive"
+        found = self._promised([*self.runs.values()], delta, adaptive=adaptive)
+        if not found <= epsilon:
             raise BudgetExceededError(
                 f"the cap must not be below what open runs were promised, ε = {found:.4g} at "
                 f"δ = {delta:g}, got ε = {epsilon:g}: let them end first"
             )
 
-    def _promised(
-        self, runs: Sequence[Run], delta: float, composition: Composition
-    ) -> PrivacyBound:
-        steps = [(run.promised(), run.entry.sample_rate) for run in runs]
-        return self._bound(steps, delta, composition)
+    def _promised(self, runs: Sequence[Run], delta: float, *, adaptive: bool) -> float:
+        """Return ε of all that runs have spent or may still spend."""
+        if not adaptive:
+            return self._bound([(run, run.promised()) for run in runs], delta, "fixed").epsilon
+        # The filter must have held for the first runs whatever came of them.
+        first = [(run, run.promised()) for run in runs if not run.came_later]
+        whole = [(run, run.committed()) for run in runs]
+        return max(self._bound(each, delta, "adaptive").epsilon for each in (first, whole))
 
     def _bound(
         self,
-        steps: Sequence[tuple[Sequence[float], float]],
+        steps: Sequence[tuple[Run, Sequence[float]]],
         delta: float,
         composition: Composition,
     ) -> PrivacyBound:
-        sampling = self.sampling or "poisson"
-        z = np.concatenate([np.zeros(0), *(np.asarray(noise) for noise, _ in steps)])
-        q = np.concatenate([np.zeros(0), *(np.full(len(noise), rate) for noise, rate in steps)])
+        sampling = next((run.entry.sampling for run, _ in steps), "poisson")
+        rates = [np.full(len(noise), run.entry.sample_rate) for run, noise in steps]
+        z = np.concatenate([np.zeros(0), *(np.asarray(noise) for _, noise in steps)])
+        q = np.concatenate([np.zeros(0), *rates])
         nothing = Odometer(delta, sampling=sampling).bound()
         if not z.size:
             return replace(nothing, accountant="none")

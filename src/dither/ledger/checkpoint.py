@@ -44,7 +44,7 @@ def load_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
     try:
         with safetensors.safe_open(path, framework="pt") as opened:
             metadata = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no dict)
     except (safetensors.SafetensorError, ValueError) as problem:
         raise _damaged(path, str(problem)) from None
     if metadata.get("format") != _FORMAT:

@@ -41,9 +41,7 @@ def after_losses(
     if isinstance(plan, ReactivePlan) and plan.noises is None:
         least = np.concatenate([np.asarray(noise[: len(spent)]), plan.least_noise[taken:]])
         return replace(plan, steps=least.size), least, True
-    fixed = plan if isinstance(plan, Plan) else plan.noises
-    assert fixed is not None  # noqa: S101 (for the type checker: excluded above)
-    found = successor(fixed, taken=taken, spent=spent)
+    found = successor(_fixed(plan), taken=taken, spent=spent)
     if found is None:
         return only_spent(plan, spent), np.asarray(spent, dtype=np.float64), False
     return _with_noise_of(found, plan), found.noise_multipliers, True
@@ -53,8 +51,7 @@ def only_spent(plan: Plan | ReactivePlan, spent: Sequence[float]) -> Plan | Reac
     """Return a plan of the steps that were spent, which is at its end with them."""
     if isinstance(plan, ReactivePlan) and plan.noises is None:
         return replace(plan, steps=len(spent))
-    fixed = plan if isinstance(plan, Plan) else plan.noises
-    assert fixed is not None  # noqa: S101 (for the type checker: excluded above)
+    fixed = _fixed(plan)
     stepsizes = np.resize(fixed.stepsizes, len(spent))
     return _with_noise_of(_priced(fixed, np.asarray(spent, dtype=np.float64), stepsizes), plan)
 
@@ -65,10 +62,16 @@ def as_registered(
     """Return the plan with which a run went on before, from the noise that it registered."""
     if isinstance(plan, ReactivePlan) and plan.noises is None:
         return replace(plan, steps=len(noise))
-    fixed = plan if isinstance(plan, Plan) else plan.noises
-    assert fixed is not None  # noqa: S101 (for the type checker: excluded above)
+    fixed = _fixed(plan)
     made = _priced(fixed, np.asarray(noise), _stepsizes(fixed, taken, len(spent) - taken))
     return _with_noise_of(made, plan)
+
+
+def _fixed(plan: Plan | ReactivePlan) -> Plan:
+    """Return the plan of noise that was fixed in advance."""
+    fixed = plan if isinstance(plan, Plan) else plan.noises
+    assert fixed is not None  # noqa: S101 (for the type checker: noise that follows gets not here)
+    return fixed
 
 
 def _with_noise_of(made: Plan, plan: Plan | ReactivePlan) -> Plan | ReactivePlan:

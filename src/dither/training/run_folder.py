@@ -121,7 +121,7 @@ class RunFolder:
         """Leave nothing of a run behind that was refused before anything was released."""
         try:
             yield
-        except Exception:
+        except Exception:  # whatever it was, it is raised again
             if self._is_new and private.step == 0:
                 private.close()
                 mine = ("plan.json", ABOUT, CHECKPOINT)
