@@ -29,8 +29,8 @@ The rooms, in the order in which they may import each other: ``types``, ``valida
 ``noise`` (relative noise for given step sizes), ``planning`` (all of that in one frozen plan),
 ``randomness`` (cryptographic random bits), ``sampling`` (which records take part in a step),
 ``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``ledger`` (what was
-spent, on disk), ``training`` (private training), ``data`` (readers of files), ``reports``
-(figures), ``cli`` (the ``dither`` command).
+spent, on disk), ``training`` (private training), ``data`` (readers of files), ``audit`` (attacks
+on the claim), ``reports`` (figures), ``cli`` (the ``dither`` command).
 """
 
 from importlib import import_module
@@ -41,6 +41,7 @@ from dither.types import Allocation, Budget, PrivacyBound, Schedule
 if TYPE_CHECKING:
     from dither import (
         accounting,
+        audit,
         clipping,
         data,
         ledger,
@@ -67,6 +68,7 @@ __all__ = [
     "Schedule",
     "TrainResult",
     "accounting",
+    "audit",
     "clipping",
     "data",
     "delta",
@@ -86,6 +88,7 @@ __all__ = [
 _ROOMS = frozenset(
     {
         "accounting",
+        "audit",
         "clipping",
         "data",
         "ledger",

@@ -9,9 +9,9 @@ from typing import NoReturn
 
 from dither import __version__, validate
 from dither.accounting.filter import BudgetExceededError
-from dither.cli import account, ledger, plan, theory, train
+from dither.cli import account, audit, ledger, plan, theory, train
 
-_COMMANDS = (train, plan, account, ledger, theory)
+_COMMANDS = (train, plan, account, audit, ledger, theory)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         command.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        arguments.run(arguments)
+        outcome: int | None = arguments.run(arguments)
         sys.stdout.flush()
     except (
         validate.InvalidValueError,
@@ -64,4 +64,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"{command.prog}: stopped\n")
         return 130
-    return 0
+    return outcome or 0

@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dither import accounting, validate
+from dither.cli.audit import CANARIES
 from dither.cli.options import add_schedule, number, schedule_of, steps_of
 from dither.planning import Plan, plan
 from dither.randomness import Source
@@ -23,6 +25,7 @@ from dither.types import rounded
 if TYPE_CHECKING:
     from torch import nn
 
+    from dither.audit import Canaries
     from dither.data import Examples
     from dither.training import TrainResult
 
@@ -113,6 +116,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--checkpoint-every", type=number, default=50, metavar="STEPS", help="in --run-dir"
     )
+    output.add_argument(
+        "--canaries",
+        type=number,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="put about half of N records of noise into the data, for dither audit --run-dir DIR "
+        "--attack one-run; they cost some accuracy",
+    )
     output.add_argument("--plot", default=argparse.SUPPRESS, metavar="FILE", help="draw the runs")
     output.add_argument("--alone", action="store_true", help="without runs to compare with")
     output.add_argument("--quiet", action="store_true", help="no progress, and one line at the end")
@@ -139,6 +150,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.resume:
         plans[arguments.noise] = _begun(plans[arguments.noise], Path(arguments.run_dir))
     chosen = plans[arguments.noise]
+    canaries = _canaries(arguments, chosen, examples)
+    if canaries is not None:
+        examples = _with(canaries, examples)
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{chosen}\n")
     runs = {
@@ -147,6 +161,8 @@ def run(arguments: argparse.Namespace) -> None:
     if plot is not None:
         save_figure(training_figure(runs), plot)
     result = runs[arguments.noise]
+    if canaries is not None:
+        _keep(canaries, result, Path(arguments.run_dir))
     if arguments.json:
         found = {name: _summary(each) for name, each in runs.items()}
         said = {"runs": found, "statement": statement(result)}
@@ -227,6 +243,45 @@ def _begun(made: Plan, folder: Path) -> Plan:
         and saved.bound.delta == made.bound.delta
     )
     return saved if same else made
+
+
+def _canaries(arguments: argparse.Namespace, made: Plan, examples: "Examples") -> "Canaries | None":
+    """Return the canaries of a run: the same ones when it goes on."""
+    from dither.audit import out_of_distribution
+
+    if not hasattr(arguments, "canaries"):
+        return None
+    if not hasattr(arguments, "run_dir"):
+        raise validate.InvalidValueError("canaries need a folder to be kept in, --run-dir")
+    if made.sampling != "poisson":
+        raise validate.InvalidValueError(
+            f"canaries need sampling poisson, which can leave records out, got {made.sampling!r}"
+        )
+    return out_of_distribution(
+        validate.count(canaries=arguments.canaries),
+        tuple(examples.inputs.shape[1:]),
+        classes=len(examples.classes),
+        seed=int(made.fingerprint, 16),
+    )
+
+
+def _with(canaries: "Canaries", examples: "Examples") -> "Examples":
+    from dither.data import Examples
+
+    inputs, targets = canaries.mixed_into(examples.inputs, examples.targets)
+    return Examples(inputs, targets, examples.classes, examples.columns)
+
+
+def _keep(canaries: "Canaries", result: "TrainResult", folder: Path) -> None:
+    """Write down what the final model thinks of the canaries: nothing of anybody's records."""
+    from dither.ledger.files import write_whole
+
+    kept = {
+        "included": canaries.included.tolist(),
+        "scores": canaries.scores(result.model).tolist(),
+        "bound": asdict(result.bound),
+    }
+    write_whole(folder / CANARIES, json.dumps(kept).encode())
 
 
 def _trained(

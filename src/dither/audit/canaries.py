@@ -1,0 +1,130 @@
+"""Canaries for real training: records that are nobody's, put into the data by a coin each."""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dither import validate
+from dither.audit.evidence import Coins, fair_coins
+from dither.clipping.batch import forward
+from dither.randomness import Source
+from dither.types import FloatArray
+
+_PIECE = 1000
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """Records for classifiers that a model can hardly learn but by heart.
+
+    Attributes:
+        inputs: one a canary.
+        targets: their labels.
+        included: whether each is in the data: its coin.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    included: Coins
+
+    def mixed_into(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the data with the canaries whose coins say so."""
+        if inputs.shape[1:] != self.inputs.shape[1:] or inputs.dtype != self.inputs.dtype:
+            raise validate.InvalidValueError(
+                f"inputs must be like the canaries, {tuple(self.inputs.shape[1:])} of "
+                f"{self.inputs.dtype}, got {tuple(inputs.shape[1:])} of {inputs.dtype}"
+            )
+        kept = torch.from_numpy(self.included)
+        return (
+            torch.cat([inputs, self.inputs[kept]]),
+            torch.cat([targets, self.targets[kept].to(targets.dtype)]),
+        )
+
+    @torch.no_grad()
+    def scores(self, model: nn.Module) -> FloatArray:
+        """Return for each canary how much likelier its label is to a model than to other canaries.
+
+        The higher the score, the more it looks as if the canary was learnt.
+        """
+        was_training = model.training
+        model.eval()
+        device = next(iter(model.parameters())).device
+        outputs = [forward(model, (part.to(device),)) for part in self.inputs.split(_PIECE)]
+        model.train(was_training)
+        logits = torch.log_softmax(torch.cat(outputs).double().cpu(), 1)
+        if logits.dim() != 2 or logits.shape[1] <= int(self.targets.max()):
+            raise validate.InvalidValueError(
+                "model must give one number a class, got outputs of shape "
+                f"{tuple(logits.shape)} for labels up to {int(self.targets.max())}"
+            )
+        own = logits.gather(1, self.targets[:, None])[:, 0]
+        return (own - logits.mean(0)[self.targets]).numpy()
+
+
+def mislabelled(
+    inputs: Tensor, targets: Tensor, *, classes: int, seed: int | None = None
+) -> Canaries:
+    """Return records with another label each, any of the others with the same probability.
+
+    The records should be public, or taken out of the training data before: a copy of a record that
+    is also trained on would count as two of it.
+
+    Args:
+        inputs: the records.
+        targets: their labels, 0 … classes − 1.
+        classes: how many classes there are, at least two.
+        seed: makes labels and coins repeatable.
+
+    Example:
+        >>> made = mislabelled(torch.zeros(4, 2), torch.tensor([0, 1, 2, 2]), classes=3, seed=1)
+        >>> bool((made.targets == torch.tensor([0, 1, 2, 2])).any())
+        False
+    """
+    count = _classes(classes)
+    if targets.ndim != 1 or len(inputs) != len(targets) or not len(targets):
+        raise validate.InvalidValueError(
+            f"targets must have one label a record, got shape {tuple(targets.shape)} for "
+            f"{len(inputs)} records"
+        )
+    if targets.is_floating_point() or not 0 <= int(targets.min()) <= int(targets.max()) < count:
+        raise validate.InvalidValueError(
+            f"targets must be whole numbers from 0 to {count - 1}, got {targets.dtype} from "
+            f"{targets.min().item()} to {targets.max().item()}"
+        )
+    shift = 1 + Source(seed).stream("labels", 0).below(count - 1, len(targets))
+    wrong = (targets + torch.from_numpy(shift)) % count
+    return Canaries(inputs, wrong, fair_coins(len(targets), seed))
+
+
+def out_of_distribution(
+    count: int, shape: tuple[int, ...], *, classes: int, seed: int | None = None
+) -> Canaries:
+    """Return records of plain noise, standard normal, with any label.
+
+    Args:
+        count: how many.
+        shape: of a record.
+        classes: how many classes there are, at least two.
+        seed: makes records, labels and coins repeatable.
+
+    Example:
+        >>> made = out_of_distribution(100, (1, 8, 8), classes=10, seed=1)
+        >>> made.inputs.shape, 30 < made.included.sum() < 70
+        (torch.Size([100, 1, 8, 8]), True)
+    """
+    m, k = validate.count(count=count), _classes(classes)
+    source = Source(seed)
+    generator = np.random.default_rng(int(source.stream("inputs", 0).words(1)[0]))
+    inputs = torch.from_numpy(generator.standard_normal((m, *shape), dtype=np.float32))
+    labels = torch.from_numpy(source.stream("labels", 0).below(k, m))
+    return Canaries(inputs, labels, fair_coins(m, seed))
+
+
+def _classes(classes: int) -> int:
+    if validate.count(classes=classes) < 2:
+        raise validate.InvalidValueError(f"classes must be at least 2, got {classes}")
+    return int(classes)
