@@ -1,0 +1,60 @@
+"""Every planted mistake is caught, by the audit or by a test of the suite that is named for it."""
+
+from pathlib import Path
+
+import pytest
+from tests.planted.bugs import AUDIT, BUGS, Bug
+
+ROOT = Path(__file__).parents[2]
+BY_NAME = pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+AUDITED = [bug for bug in BUGS if bug.caught_by == AUDIT]
+
+
+class _Outcomes:
+    """What came of the tests that were run."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+        self.broken: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            (self.failed if report.when == "call" else self.broken).append(report.nodeid)
+
+
+def failures(nodeid: str) -> list[str]:
+    """Run a test of the suite in this process and return which cases failed."""
+    seen = _Outcomes()
+    options = ["-q", "--no-cov", "-p", "no:cacheprovider", "--rootdir"]
+    code = pytest.main([*options, str(ROOT), str(ROOT / nodeid)], plugins=[seen])
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), nodeid
+    assert not seen.broken
+    return seen.failed
+
+
+@BY_NAME
+def test_every_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.plant(monkeypatch)
+    if bug.caught_by == AUDIT:
+        assert bug.is_refuted()
+    else:
+        assert failures(bug.caught_by)
+
+
+@pytest.mark.parametrize("bug", AUDITED, ids=lambda bug: bug.name)
+def test_the_audit_refutes_nothing_without_the_bug(bug: Bug) -> None:
+    assert not bug.is_refuted()
+
+
+def test_the_tests_that_catch_bugs_pass_without_them() -> None:
+    assert not failures("tests/training/test_released_step.py::test_unseeded_steps_never_repeat")
+
+
+def test_the_table_in_the_documentation_is_this_one() -> None:
+    text = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    assert rows == [f"| {bug.name} | {_shown(bug)} |" for bug in BUGS]
+
+
+def _shown(bug: Bug) -> str:
+    return bug.caught_by if bug.caught_by == AUDIT else f"`{bug.caught_by}`"
