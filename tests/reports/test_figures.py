@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dither.reports import save_figure, theory_figure
+from dither.reports import audit_figure, save_figure, theory_figure
 
 
 def test_the_figure_shows_what_it_was_given() -> None:
@@ -57,3 +57,15 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
         save_figure(Figure(), target)
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_an_attack_is_drawn_below_what_is_allowed() -> None:
+    roc = np.array([[0.0, 0.5, 1.0], [0.0, 0.6, 1.0]])
+    figure = audit_figure(roc, lambda alpha: np.minimum(2.0 * alpha, 1.0), "fine")
+    for axes in figure.axes:
+        guessing, allowed, attack = axes.get_lines()
+        assert np.array_equal(np.asarray(guessing.get_xdata()), np.asarray(guessing.get_ydata()))
+        x = np.asarray(allowed.get_xdata())
+        np.testing.assert_allclose(np.asarray(allowed.get_ydata()), np.minimum(2.0 * x, 1.0))
+        assert np.array_equal(np.asarray(attack.get_ydata()), roc[1])
+    assert len(audit_figure(roc, None, "nothing is claimed").axes[0].get_lines()) == 2

@@ -83,7 +83,7 @@ def audit(
     count = _TRIALS[attack] if rows is None else len(rows)
     count = validate.count(trials=count if trials is None else trials)
     if count < 100 or (rows is not None and count != len(rows)):
-        least = "at least 100" if rows is None else f"the number of directions, {len(rows)},"
+        least = "at least 100" if rows is None else f"the number of directions, {len(rows)}"
         raise validate.InvalidValueError(f"trials must be {least}, got {count}")
     if attack == "one-run":
         return _audit_one_run(plan, rows, count, confidence, seed, progress)
@@ -114,8 +114,8 @@ def one_run(
         >>> claimed = PrivacyBound(1.0, 1e-5, "pld", "poisson", "add-remove")
         >>> coins = np.arange(1000) % 2 == 0
         >>> print(one_run(coins + 0.0, coins, claimed=claimed))
-        VIOLATED: ε ≤ 1.000 at δ = 1e-05 is claimed, but an attacker who sees one run proves
-        ε ≥ 4.64 with 95 % confidence.
+        VIOLATED: ε ≤ 1 at δ = 1e-05 is claimed, but an attacker who sees one run proves
+        ε ≥ 5.22 with 95 % confidence.
     """
     confidence = validate.probability(confidence=confidence)
     coins = np.asarray(included)

@@ -34,7 +34,7 @@ def at_least(successes: int, trials: int, confidence: float) -> float:
     """Return Clopper and Pearson's lower bound on a probability.
 
     >>> round(at_least(60, 100, 0.95), 4)
-    0.5129
+    0.513
     """
     if successes <= 0:
         return 0.0
@@ -66,7 +66,7 @@ def independent_bound(
 
     Example:
         >>> round(independent_bound(900, 1000, trials=1000, delta=0.0, confidence=0.95), 2)
-        2.04
+        2.02
     """
     v, r, m = _checked(right, guesses, trials)
     level, delta = 1.0 - _confidence(confidence), validate.nonnegative(delta=delta)

@@ -113,7 +113,7 @@ def out_of_distribution(
 
     Example:
         >>> made = out_of_distribution(100, (1, 8, 8), classes=10, seed=1)
-        >>> made.inputs.shape, 30 < made.included.sum() < 70
+        >>> made.inputs.shape, 30 < int(made.included.sum()) < 70
         (torch.Size([100, 1, 8, 8]), True)
     """
     m, k = validate.count(count=count), _classes(classes)

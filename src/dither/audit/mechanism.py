@@ -14,6 +14,7 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from dither.audit.evidence import Coins, Scores, log_likelihood_ratio
 from dither.audit.progress import Advance, bar
@@ -44,10 +45,11 @@ class Directions:
         """Return a model whose output for a canary is the parameters' part along it."""
         rows = self._rows
         layer: nn.Linear | nn.Embedding
+        # skip_init, so that nobody's random numbers are used up.
         if rows is None:
-            layer = nn.Embedding(len(self.records), 1)
+            layer = skip_init(nn.Embedding, len(self.records), 1)
         else:
-            layer = nn.Linear(rows.shape[1], 1, bias=False)
+            layer = skip_init(nn.Linear, rows.shape[1], 1, bias=False)
         nn.init.zeros_(layer.weight)
         return layer
 

@@ -1,0 +1,258 @@
+"""The audit of a correct library refutes nothing, and comes close; that of a wrong one does."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dither
+from dither import Plan, ReactivePlan
+from dither.audit import AuditResult, audit, one_run
+from dither.audit.thresholds import simulated
+from dither.release import add_noise
+from dither.schedules import AdaGradNorm, Linear
+from dither.types import PrivacyBound
+
+SMALL: dict[str, Any] = {
+    "epsilon": 1.0, "delta": 1e-5, "dataset_size": 100, "batch_size": 20, "steps": 10,
+}  # fmt: skip
+RULE = AdaGradNorm(1e-3, 1e-5)  # moved by every release: noise and step sizes follow
+KINDS: dict[str, Callable[[], Plan | ReactivePlan]] = {
+    **{
+        noise: partial(dither.plan, stepsizes=Linear(2.0, 0.1), noise=noise, **SMALL)
+        for noise in ("uniform", "matched", "optimal")
+    },
+    "reactive": partial(dither.plan, stepsizes=RULE, noise="uniform", **SMALL),
+    "filtered": partial(dither.plan, stepsizes=RULE, noise="filter", **SMALL),
+}
+KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def none_is_refuted(kind: str, repetitions: int, trials: int) -> None:
+    plan = KINDS[kind]()
+    for seed in range(repetitions):
+        found = audit(plan, trials=trials, confidence=1.0 - 5e-4, seed=seed)
+        assert found.lower <= plan.bound.epsilon, found
+        assert not found.is_violated, found
+
+
+@KIND
+def test_a_correct_library_is_not_refuted(kind: str) -> None:
+    none_is_refuted(kind, 3, 600)
+
+
+@pytest.mark.evidence
+@KIND
+def test_a_hundred_audits_of_a_correct_library(kind: str) -> None:
+    none_is_refuted(kind, 100, 1_000 if kind == "filtered" else 4_000)
+
+
+def test_noise_that_follows_does_follow() -> None:
+    """Else the audit of filtered noise would be one of fixed noise."""
+    plan = KINDS["filtered"]()
+    assert isinstance(plan, ReactivePlan)
+    course, seen = plan.course(), []
+    for value in (0.0, 1.0, 0.0):
+        z = course.noise_multiplier
+        assert z is not None
+        seen.append(z)
+        course.spend()
+        noisy = type(
+            "Seen", (), {"noise": 0.0, "dimension": 1, "squared_norm": lambda _, v=value: v}
+        )
+        course.stepsize(noisy(), lambda: 0.0)
+    assert seen[2] > 2.0 * seen[1]
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+@pytest.mark.parametrize(
+    "sizes",
+    [{"dataset_size": 100, "batch_size": 100, "steps": 20},
+     {"dataset_size": 2000, "batch_size": 200, "steps": 100}],
+    ids=["full batch", "sampled"],
+)  # fmt: skip
+def test_the_white_box_attack_proves_half_of_epsilon(epsilon: float, sizes: dict[str, Any]) -> None:
+    plan = dither.plan(epsilon=epsilon, delta=1e-5, **sizes)
+    found = audit(plan, trials=50_000, seed=1)
+    assert 0.5 * epsilon <= found.lower <= epsilon
+    assert not found.is_violated
+    if plan.sample_rate == 1.0:
+        assert found.gaussian is not None
+        assert 0.75 * epsilon <= found.gaussian <= epsilon
+    else:
+        assert found.gaussian is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "attack"),
+    [("optimal", "white-box"), ("optimal", "final-model"), ("reactive", "white-box")],
+)
+def test_noise_that_is_too_small_is_refuted(
+    kind: str, attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule: dict[str, dict[str, Any]] = {
+        "optimal": {"noise": "optimal"},
+        "reactive": {"noise": "uniform", "stepsizes": RULE},
+    }
+    plan = dither.plan(**{**SMALL, "epsilon": 3.0, **rule[kind]})
+
+    def quieter(values: Any, scale: float, stream: Any) -> None:
+        add_noise(values, 0.7 * scale, stream)
+
+    monkeypatch.setattr("dither.release.add_noise", quieter)
+    found = audit(plan, attack=attack, trials=20_000, confidence=0.999, seed=3)
+    assert found.is_violated
+    assert found.breach is not None
+    assert found.breach.true_positives > found.breach.allowed
+    assert str(found).startswith("VIOLATED: at a false positive rate of")
+
+
+def test_an_attacker_who_sees_less_does_no_better() -> None:
+    """Of final models the attacker knows one number; of the releases their likelihood ratio."""
+    plan = dither.plan(noise="matched", stepsizes=Linear(2.0, 0.1), **{**SMALL, "epsilon": 4.0})
+
+    def best(attack: str) -> float:
+        score, included = simulated(plan, attack)
+        order = included[np.argsort(score)]
+        return float(np.mean(order[score.size // 2 :]) + np.mean(~order[: score.size // 2])) / 2.0
+
+    white_box, final = best("white-box"), best("final-model")
+    assert 0.5 < final < white_box
+
+
+def test_real_scores_are_distributed_as_the_simulation_says() -> None:
+    """Training and a simulation by NumPy that shares no code with it agree on the law."""
+    from scipy.stats import ks_2samp
+
+    from dither.audit.evidence import fair_coins
+    from dither.audit.mechanism import attacked
+
+    for sampling in ("poisson", "fixed"):
+        plan = dither.plan(
+            **{**SMALL, "epsilon": 3.0, "dataset_size": 20_000, "batch_size": 4_000},
+            stepsizes=Linear(2.0, 0.1), noise="matched", sampling=sampling,
+        )  # fmt: skip
+        scores = attacked(plan, fair_coins(20_000, 1), seed=1)
+        for attack, found in (("white-box", scores.white_box), ("final-model", scores.final)):
+            expected, included = simulated(plan, attack)
+            for is_in in (True, False):
+                real = found[scores.included == is_in]
+                assert ks_2samp(real, expected[included == is_in]).pvalue > 1e-4
+            assert ks_2samp(real * 1.1, expected[~included]).pvalue < 1e-4
+
+
+def test_fixed_sampling_is_audited_as_replacement() -> None:
+    plan = dither.plan(**{**SMALL, "epsilon": 3.0, "dataset_size": 300}, sampling="fixed")
+    found = audit(plan, trials=3_000, seed=2)  # ten runs of 300 canaries
+    assert 0.3 < found.lower < 3.0
+    assert found.breach is None
+    assert not found.is_violated
+
+
+def test_one_run_with_random_and_with_given_directions() -> None:
+    plan = dither.plan(**{**SMALL, "epsilon": 8.0})
+    found = audit(plan, attack="one-run", trials=500, seed=2)
+    assert 0.5 < found.lower < 8.0
+    digits = dither.data.load("digits").train.inputs.flatten(1)[:300]
+    alike = audit(plan, attack="one-run", directions=digits, seed=2)
+    assert alike.trials == 300
+    assert 0.0 <= alike.lower < 8.0
+
+
+def test_one_run_finds_noise_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = dither.plan(**SMALL)
+    monkeypatch.setattr("dither.release.add_noise", lambda values, scale, stream: None)
+    assert audit(plan, attack="one-run", trials=400, seed=2).lower > 2.0
+
+
+def test_a_seed_repeats_an_audit_and_others_do_not() -> None:
+    plan = KINDS["uniform"]()
+
+    def seen(seed: int | None) -> tuple[float, int, int]:
+        found = audit(plan, trials=1_000, seed=seed)
+        return found.lower, found.guesses, found.right
+
+    assert seen(1) == seen(1)
+    assert len({seen(1), seen(2), seen(None), seen(None)}) > 1
+
+
+def test_what_claims_nothing_is_not_refuted() -> None:
+    coins = np.arange(100) < 50
+    claimed = PrivacyBound(float("inf"), 0.0, "none", "poisson", "add-remove", is_upper_bound=False)
+    found = one_run(coins * 1.0, coins, claimed=claimed)
+    assert found.lower > 2.0
+    assert not found.is_violated
+    assert str(found).startswith("Nothing is claimed, and an attacker who sees one run proves")
+
+
+def test_guessing_at_random_proves_nothing() -> None:
+    random = np.random.default_rng(3)
+    claimed = PrivacyBound(1.0, 1e-5, "pld", "poisson", "add-remove")
+    above = 0
+    for _ in range(200):
+        coins = random.random(400) < 0.5
+        above += one_run(random.random(400), coins, claimed=claimed).lower > 0.0
+    assert above <= 24  # 200 tries at 5 %: more than 24 with probability 1e-4
+
+
+def test_the_roc_goes_from_nothing_to_everything() -> None:
+    found: AuditResult = audit(KINDS["uniform"](), trials=2_000, seed=4)
+    assert found.roc[:, 0].tolist() == [0.0, 0.0]
+    assert found.roc[:, -1].tolist() == [1.0, 1.0]
+    assert np.all(np.diff(found.roc, axis=1) >= 0.0)
+
+
+PLAN = Plan.from_noise_multipliers([1.0], delta=1e-5, dataset_size=10, batch_size=5)
+
+
+@pytest.mark.parametrize(
+    ("plan", "settings", "words"),
+    [
+        (PLAN, {"attack": "guess"}, "attack must be one of"),
+        (PLAN, {"confidence": 1.5}, "confidence must be"),
+        (PLAN, {"trials": 20}, "trials must be at least 100, got 20"),
+        (PLAN, {"trials": 0}, "trials must be"),
+        (PLAN, {"directions": np.ones((200, 3))}, "directions are for attack 'one-run'"),
+        (PLAN, {"attack": "one-run", "directions": np.ones(200)}, "directions must be a matrix"),
+        (PLAN, {"attack": "one-run", "directions": np.zeros((200, 2))}, "and no row zero"),
+        (
+            PLAN,
+            {"attack": "one-run", "directions": np.ones((200, 2)), "trials": 100},
+            "trials must be the number of directions, 200, got 100",
+        ),
+        (
+            Plan.unsafe_without_noise(steps=1, dataset_size=10, batch_size=5),
+            {},
+            "plan must add noise",
+        ),
+    ],
+)
+def test_bad_settings(plan: Plan, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        audit(plan, **settings)
+
+
+def test_bad_scores() -> None:
+    claimed = PLAN.bound
+    for scores, included, words in (
+        ([1.0, 2.0], [1, 0], "included must be true or false"),
+        ([1.0, 2.0], [True], "included must be true or false"),
+        ([1.0, float("nan")], [True, False], "scores must be at least two numbers, got 2 with 1"),
+        ([1.0], [True], "scores must be at least two numbers"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            one_run(scores, included, claimed=claimed)
+
+
+def test_seeds_are_whole_numbers() -> None:
+    with pytest.raises(TypeError, match="seed must be a whole number"):
+        audit(PLAN, seed=1.5)  # type: ignore[arg-type]
+
+
+def test_the_library_is_left_as_it_was() -> None:
+    state = torch.random.get_rng_state()
+    audit(PLAN, trials=200)
+    assert torch.equal(state, torch.random.get_rng_state())
