@@ -115,7 +115,7 @@ def test_an_attacker_who_sees_less_does_no_better() -> None:
     plan = dither.plan(noise="matched", stepsizes=Linear(2.0, 0.1), **{**SMALL, "epsilon": 4.0})
 
     def best(attack: str) -> float:
-        score, included = simulated(plan, attack)
+        score, included = simulated(plan, attack, 20_000)
         order = included[np.argsort(score)]
         return float(np.mean(order[score.size // 2 :]) + np.mean(~order[: score.size // 2])) / 2.0
 
@@ -137,7 +137,7 @@ def test_real_scores_are_distributed_as_the_simulation_says() -> None:
         )  # fmt: skip
         scores = attacked(plan, fair_coins(20_000, 1), seed=1)
         for attack, found in (("white-box", scores.white_box), ("final-model", scores.final)):
-            expected, included = simulated(plan, attack)
+            expected, included = simulated(plan, attack, 20_000)
             for is_in in (True, False):
                 real = found[scores.included == is_in]
                 assert ks_2samp(real, expected[included == is_in]).pvalue > 1e-4
@@ -147,7 +147,7 @@ def test_real_scores_are_distributed_as_the_simulation_says() -> None:
 def test_fixed_sampling_is_audited_as_replacement() -> None:
     plan = dither.plan(**{**SMALL, "epsilon": 3.0, "dataset_size": 300}, sampling="fixed")
     found = audit(plan, trials=3_000, seed=2)  # ten runs of 300 canaries
-    assert 0.3 < found.lower < 3.0
+    assert 0.1 < found.lower < 3.0
     assert found.breach is None
     assert not found.is_violated
 

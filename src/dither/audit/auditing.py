@@ -194,7 +194,7 @@ def _rehearsal(
     plan: Plan | ReactivePlan, attack: str, trials: int, seed: int | None, progress: bool
 ) -> tuple[FloatArray, Coins]:
     if isinstance(plan, Plan):
-        return simulated(plan, attack)
+        return simulated(plan, attack, trials)
     before = None if seed is None else seed + _REHEARSAL
     scores = _scores(plan, trials, before, progress)
     return _of(scores, attack), scores.included

@@ -22,7 +22,7 @@ from dither.types import FloatArray
 
 _LEVELS = 0.5 ** (1.0 + np.arange(0, 13.5, 0.5))
 _FEWEST = 40
-_WORK, _SMALLEST, _LARGEST = 1e8, 40_000, 800_000
+_WORK, _SMALLEST, _PER_TRIAL = 1e8, 40_000, 16
 _SEED = 20231
 _CURVE = np.array([0.01, *np.linspace(0.05, 0.95, 19), 0.99])
 
@@ -79,9 +79,9 @@ def _expected(right: float, wrong: float, quantile: float) -> float:
     return float(np.log(right / wrong) - quantile * np.sqrt(2.0 / right + 2.0 / wrong))
 
 
-def simulated(plan: Plan, attack: str) -> tuple[FloatArray, Coins]:
-    """Return scores, and coins, as the plan claims that they come out."""
-    size = int(np.clip(_WORK / plan.steps, _SMALLEST, _LARGEST))
+def simulated(plan: Plan, attack: str, trials: int) -> tuple[FloatArray, Coins]:
+    """Return many more scores than trials, and coins, as the plan claims that they come out."""
+    size = max(min(int(_WORK / plan.steps), _PER_TRIAL * trials), _SMALLEST)
     generator = np.random.default_rng(_SEED)
     q, replaced = plan.sample_rate, plan.sampling == "fixed"
     included = np.arange(size) < size // 2
