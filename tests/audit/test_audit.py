@@ -224,6 +224,16 @@ PLAN = Plan.from_noise_multipliers([1.0], delta=1e-5, dataset_size=10, batch_siz
             "trials must be the number of directions, 200, got 100",
         ),
         (
+            PLAN,
+            {"attack": "one-run", "directions": np.ones((20, 2))},
+            "trials must be at least 100",
+        ),
+        (
+            dither.plan(**{**SMALL, "dataset_size": 150}, sampling="fixed"),
+            {"attack": "one-run", "trials": 200},
+            "trials must be at most the plan's dataset_size, 150",
+        ),
+        (
             Plan.unsafe_without_noise(steps=1, dataset_size=10, batch_size=5),
             {},
             "plan must add noise",

@@ -21,6 +21,7 @@ from dither.types import FloatArray, PrivacyBound
 
 ATTACKS = ("white-box", "final-model", "one-run")
 _TRIALS = {"white-box": 50_000, "final-model": 50_000, "one-run": 2_000}
+_FEWEST = 100
 _CURVE_SHARE = 0.2
 """The share of the error probability that goes to the test of the trade-off."""
 
@@ -80,11 +81,7 @@ def audit(
     if directions is not None and attack != "one-run":
         raise validate.InvalidValueError(f"directions are for attack 'one-run', got {attack!r}")
     rows = None if directions is None else _unit_rows(directions)
-    count = _TRIALS[attack] if rows is None else len(rows)
-    count = validate.count(trials=count if trials is None else trials)
-    if count < 100 or (rows is not None and count != len(rows)):
-        least = "at least 100" if rows is None else f"the number of directions, {len(rows)}"
-        raise validate.InvalidValueError(f"trials must be {least}, got {count}")
+    count = _count(plan, attack, trials, rows)
     if attack == "one-run":
         return _audit_one_run(plan, rows, count, confidence, seed, progress)
     return _audit_trials(plan, attack, count, confidence, seed, progress)
@@ -147,6 +144,27 @@ def one_run(
         claimed, "one-run", lower, confidence, coins.size, guesses, right, None, None, allowed,
         _roc(score, coins),
     )  # fmt: skip
+
+
+def _count(
+    plan: Plan | ReactivePlan, attack: str, trials: int | None, rows: FloatArray | None
+) -> int:
+    """Return how many canaries there are to be."""
+    most = plan.dataset_size if attack == "one-run" and plan.sampling == "fixed" else math.inf
+    usual = int(min(_TRIALS[attack], most)) if rows is None else len(rows)
+    count = validate.count(trials=usual if trials is None else trials)
+    if rows is not None and count != len(rows):
+        raise validate.InvalidValueError(
+            f"trials must be the number of directions, {len(rows)}, got {count}"
+        )
+    if count < _FEWEST:
+        raise validate.InvalidValueError(f"trials must be at least {_FEWEST}, got {count}")
+    if count > most:
+        raise validate.InvalidValueError(
+            f"trials must be at most the plan's dataset_size, {most}, in one run under fixed "
+            f"sampling, got {count}"
+        )
+    return count
 
 
 def _audit_trials(

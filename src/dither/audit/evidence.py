@@ -21,8 +21,8 @@ class Scores:
     Attributes:
         included: the coins.
         white_box: the log likelihood ratio of all releases along the canary.
-        final: how far the final model has moved along the canary, in steps of size 1 that moved it
-            by the canary alone.
+        final: how far the final model has moved along the canary; a step of size 1 in which the
+            canary took part moves it by 1.
         is_independent: whether the scores of different canaries are.
     """
 

@@ -113,9 +113,9 @@ def _run(
         for records, signs in private.pieces(batch, _ROWS):
             private.backward(private.model(records).squeeze(1) * signs * (-_LONGER * C))
         optimizer.step()
-        gradient = weight.grad
-        x = 0.0 if gradient is None else directions.along(gradient) * (-m / C)
-        ratio += log_likelihood_ratio(np.asarray(x), private.noise_multiplier, q, replaced=replaced)
+        assert weight.grad is not None  # noqa: S101 - it was just released
+        x = directions.along(weight.grad) * (-m / C)
+        ratio += log_likelihood_ratio(x, private.noise_multiplier, q, replaced=replaced)
         optimizer.zero_grad()
         advance()
     final_model = directions.along(weight) * (m / C)
