@@ -10,8 +10,9 @@ import torch
 
 import dither
 from dither import Plan, ReactivePlan
-from dither.audit import AuditResult, audit, one_run
-from dither.audit.thresholds import simulated
+from dither.audit import AuditResult, audit, independent_bound, one_run
+from dither.audit.guessing import by_thresholds
+from dither.audit.thresholds import Thresholds, rehearsed, simulated
 from dither.release import add_noise
 from dither.schedules import AdaGradNorm, Linear
 from dither.types import PrivacyBound
@@ -65,6 +66,68 @@ def test_noise_that_follows_does_follow() -> None:
         )
         course.stepsize(noisy(), lambda: 0.0)
     assert seen[2] > 2.0 * seen[1]
+
+
+def test_a_tight_claim_is_refuted_no_oftener_than_promised() -> None:
+    """A Gaussian so weak that accuracies tell nearly all of its ε: here a bound errs first.
+
+    By the law of the scores, without training. Thresholds that overlap, so that a canary between
+    them is guessed both ways, would be wrong nearly twice as often as they may be.
+    """
+    trials, mu, delta, repetitions = 50_000, 0.020145, 0.002896, 600
+    plan = Plan.from_noise_multipliers([1.0 / mu], delta=delta, dataset_size=9, batch_size=9)
+    thresholds = rehearsed(*simulated(plan, "white-box", trials), trials=trials, confidence=0.96)
+    assert thresholds.guess_out < thresholds.guess_in
+    random, refuted, overlapping = np.random.default_rng(1), 0, 0
+    for _ in range(repetitions):
+        coins = random.random(trials) < 0.5
+        score = mu * (random.standard_normal(trials) + mu * coins) - 0.5 * mu * mu
+        honest = by_thresholds(score, coins, thresholds, delta=delta, confidence=0.96)
+        refuted += honest.lower > plan.bound.epsilon
+        high, low = score >= -0.5 * mu * mu, score <= 0.5 * mu * mu
+        right, made = int((high & coins).sum() + (low & ~coins).sum()), int((high | low).sum())
+        wrong = independent_bound(right, made, trials=trials, delta=delta, confidence=0.96)
+        overlapping += wrong > plan.bound.epsilon
+    assert refuted <= 0.05 * repetitions
+    assert overlapping > 0.065 * repetitions
+
+
+def test_no_canary_is_guessed_both_ways() -> None:
+    """Thresholds that overlap would be right about a canary whatever its coin says."""
+    score, coins = np.arange(1000.0), np.random.default_rng(2).random(1000) < 0.5
+    overlapping = Thresholds(200.0, 800.0, np.zeros(1))
+    right = [
+        by_thresholds(score, each, overlapping, delta=0.0, confidence=0.9).right
+        for each in (coins, ~coins)
+    ]
+    assert sum(right) == 1000
+
+
+def test_tiny_noise_makes_the_white_box_attacker_no_weaker() -> None:
+    """Canaries that were never drawn all have the same score."""
+    plan = dither.plan(epsilon=1000.0, delta=1e-5, dataset_size=1438, batch_size=128, steps=3)
+    white_box, final = (
+        audit(plan, attack=attack, trials=4_000, seed=2).lower
+        for attack in ("white-box", "final-model")
+    )
+    assert white_box > 0.9 * final > 2.0
+
+
+@pytest.mark.parametrize("noise", ["uniform", "filter"])
+def test_plans_that_react_are_attacked_in_training_too(
+    noise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise that training alone makes smaller; a filter's own trials have no part in training."""
+    from dither.release import release
+
+    def quieter(clipped: Any, *, noise_multiplier: float, **others: Any) -> Any:
+        return release(clipped, noise_multiplier=0.02 * noise_multiplier, **others)
+
+    plan = dither.plan(stepsizes=RULE, noise=noise, **SMALL)
+    attack = "white-box" if noise == "uniform" else "one-run"
+    assert not audit(plan, attack=attack, trials=1_000, seed=4).is_violated
+    monkeypatch.setattr("dither.training.private.release", quieter)
+    assert audit(plan, attack=attack, trials=1_000, seed=4).is_violated
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
@@ -248,13 +311,35 @@ def test_bad_settings(plan: Plan, settings: dict[str, Any], words: str) -> None:
 def test_bad_scores() -> None:
     claimed = PLAN.bound
     for scores, included, words in (
-        ([1.0, 2.0], [1, 0], "included must be true or false"),
-        ([1.0, 2.0], [True], "included must be true or false"),
-        ([1.0, float("nan")], [True, False], "scores must be at least two numbers, got 2 with 1"),
-        ([1.0], [True], "scores must be at least two numbers"),
+        ([1.0, 2.0], [2, 0], "included must be true or false"),
+        ([1.0, 2.0], [True], "scores must be one for each of the coins"),
+        ([1.0, float("nan")], [True, False], "scores must be numbers, got 1 that are none"),
+        ([1.0], [True], "and at least two, got shape"),
+        ([], [], "and at least two, got shape"),
+        (["a", "b"], [True, False], "scores must be numbers, got"),
+        ([[1.0], [1.0, 2.0]], [True, False], "scores must be numbers, got"),
+        ([1j, 2.0], [True, False], "scores must be numbers, got"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises((ValueError, TypeError), match=words):
             one_run(scores, included, claimed=claimed)
+    with pytest.raises(TypeError, match="claimed must be a PrivacyBound, got 1.0"):
+        one_run([1.0, 2.0], [True, False], claimed=1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="plan must be one that dither.plan has made, got str"):
+        audit("plan.json")  # type: ignore[arg-type]
+
+
+def test_scores_and_coins_of_other_kinds() -> None:
+    claimed, coins = PLAN.bound, np.arange(200) % 3 == 0
+    expected = one_run(coins * 1.0, coins, claimed=claimed).lower
+    tensor = torch.tensor(coins * 1.0, dtype=torch.bfloat16, requires_grad=True)
+    assert one_run(tensor, coins.astype(int), claimed=claimed).lower == expected
+    infinite = np.where(coins, np.inf, -np.inf)
+    assert one_run(infinite, coins.tolist(), claimed=claimed).lower == expected
+
+
+def test_equal_scores_prove_nothing_in_whatever_order() -> None:
+    for coins in (np.arange(1000) < 500, np.arange(1000) >= 500):
+        assert one_run(np.zeros(1000), coins, claimed=PLAN.bound).lower < 0.3
 
 
 def test_seeds_are_whole_numbers() -> None:

@@ -147,6 +147,7 @@ def test_bounds_grow_with_right_guesses_and_fall_with_confidence() -> None:
         ({"right": -1, "guesses": 4}, "right must be at most guesses"),
         ({"confidence": 1.0}, "confidence must be"),
         ({"delta": -0.1}, "delta must be"),
+        ({"delta": 2.0}, "delta must be"),
     ],
 )
 def test_bad_input(arguments: dict[str, float], words: str) -> None:

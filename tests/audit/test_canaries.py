@@ -70,7 +70,17 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="count must be"):
         out_of_distribution(0, (2,), classes=3)
     made = out_of_distribution(5, (2,), classes=3)
+    labels = torch.zeros(3, dtype=torch.int64)
     with pytest.raises(ValueError, match="inputs must be like the canaries"):
-        made.mixed_into(torch.zeros(3, 4), torch.zeros(3))
+        made.mixed_into(torch.zeros(3, 4), labels)
+    for targets in (labels[:2], labels.float(), torch.zeros(3, 2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="targets must have one label a record"):
+            made.mixed_into(torch.zeros(3, 2), targets)
+    for wrong in (lambda: made.mixed_into(np.zeros((3, 2)), labels),  # type: ignore[arg-type]
+                  lambda: made.scores(None),  # type: ignore[arg-type]
+                  lambda: out_of_distribution(5, 2, classes=3),  # type: ignore[arg-type]
+                  lambda: mislabelled([1.0], y, classes=3)):  # type: ignore[arg-type]  # fmt: skip
+        with pytest.raises(TypeError, match="must be a (Tensor|Module|tuple), got"):
+            wrong()
     with pytest.raises(ValueError, match="model must give one number a class"):
         made.scores(nn.Linear(2, 1))

@@ -4,16 +4,22 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import norm
+from scipy.stats import rankdata
 
 from dither import validate
-from dither.accounting.gaussian import gaussian_epsilon
-from dither.audit.bounds import at_least, at_most, independent_bound, one_run_bound
-from dither.audit.evidence import Coins, Scores, fair_coins
+from dither.audit.evidence import Coins, Scores, coins_of, fair_coins, numbers
+from dither.audit.guessing import (
+    breach_of,
+    by_rank,
+    by_thresholds,
+    gaussian_lower,
+    reached,
+    roc_of,
+)
 from dither.audit.mechanism import Directions, attacked
 from dither.audit.reactive import attacked_courses
-from dither.audit.result import AuditResult, Breach
-from dither.audit.thresholds import Thresholds, rehearsed, simulated
+from dither.audit.result import AuditResult
+from dither.audit.thresholds import rehearsed, simulated
 from dither.audit.tradeoff import Allowed, allowed_by
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
@@ -26,7 +32,9 @@ _CURVE_SHARE = 0.2
 """The share of the error probability that goes to the test of the trade-off."""
 
 _REHEARSAL = -7_340_033
-_SIDES = 0.5 ** np.arange(1, 8)
+_RUNS = 100
+"""Under fixed sampling a run has as many canaries as records: no more runs than this by default."""
+
 _WIDTH = 5
 """Random directions lie in a space of so many dimensions a canary."""
 
@@ -43,10 +51,11 @@ def audit(
 ) -> AuditResult:
     """Attack the mechanism of a plan and return what that proves about its claim.
 
-    Canaries, put in by a fair coin each, go through real private training along the plan. The
-    attacker knows everything but the coins, the batches and the noise.
+    Canaries, put in by a fair coin each, go through real private training along the plan (those of
+    noise that follows a filter through its course, sampler and release alone). The attacker knows
+    everything but the coins, the batches and the noise.
 
-    - ``white-box`` sees every release, and guesses by the likelihood ratio, as well as can be.
+    - ``white-box`` sees every release, and guesses by the likelihood ratio.
     - ``final-model`` sees only where the parameters end.
     - ``one-run`` sees every release of one run in which the canaries point in random directions and
       disturb each other; the bound is the one for dependent guesses.
@@ -58,7 +67,8 @@ def audit(
         plan: the plan; it must add noise.
         attack: one of `ATTACKS`.
         confidence: in (0, 1).
-        trials: the number of canaries; None is 50,000, and 2,000 for ``one-run``.
+        trials: the number of canaries, at least 100; None is 50,000, and 2,000 for ``one-run``
+            (under fixed sampling at most 100, or one, for each of the plan's records).
         directions: for ``one-run``: one row a canary, random ones if None; rows that look like data
             make canaries that do.
         seed: makes the audit repeatable.
@@ -71,6 +81,10 @@ def audit(
         >>> found.is_violated, 1.0 < found.lower < 3.0
         (False, True)
     """
+    if not isinstance(plan, Plan | ReactivePlan):
+        raise validate.InvalidTypeError(
+            f"plan must be one that dither.plan has made, got {type(plan).__name__}"
+        )
     validate.choice(ATTACKS, attack=attack)
     confidence = validate.probability(confidence=confidence)
     if isinstance(plan, Plan) and not plan.noise_multipliers.any():
@@ -96,8 +110,8 @@ def one_run(
 ) -> AuditResult:
     """Return what the scores of canaries in one real run prove about its claim.
 
-    Half, a quarter, … of the canaries are guessed, those with the highest scores as "in" and those
-    with the lowest as "out"; the bound is corrected for the number of these choices.
+    All, half, a quarter, … of the canaries are guessed: those with the highest scores as "in", and
+    as many with the lowest as "out". The bound is corrected for the number of these choices.
 
     Args:
         scores: one a canary; the higher, the more it looks as if it was in the data. Losses before
@@ -115,43 +129,42 @@ def one_run(
         ε ≥ 5.22 with 95 % confidence.
     """
     confidence = validate.probability(confidence=confidence)
-    coins = np.asarray(included)
-    score = np.asarray(scores, np.float64)
-    if coins.dtype != np.bool_ or coins.ndim != 1 or score.shape != coins.shape:
+    validate.instance(PrivacyBound, claimed=claimed)
+    score, coins = numbers(scores=scores), coins_of(included)
+    if score.ndim != 1 or score.shape != coins.shape or score.size < 2:
         raise validate.InvalidValueError(
-            "included must be true or false for each of the scores, got "
-            f"{coins.dtype} of shape {coins.shape} for scores of shape {score.shape}"
+            "scores must be one for each of the coins in included, and at least two, got shape "
+            f"{score.shape} for {coins.shape}"
         )
-    if coins.size < 2 or np.isnan(score).any():
-        raise validate.InvalidValueError(
-            f"scores must be at least two numbers, got {score.size} with "
-            f"{int(np.isnan(score).sum())} that are none"
-        )
-    level = (1.0 - confidence) / _SIDES.size
-    order, best = np.argsort(score, kind="stable"), (-1.0, 0, 0)
-    for share in _SIDES:
-        k = max(int(coins.size * share), 1)
-        right = int(coins[order[-k:]].sum() + (~coins[order[:k]]).sum())
-        found = one_run_bound(
-            right, 2 * k, canaries=coins.size, delta=claimed.delta, confidence=1.0 - level
-        )
-        best = max(best, (found, right, 2 * k))
-    lower, right, guesses = best
+    ranks = np.asarray(rankdata(score), np.float64)
+    guesses = by_rank(ranks, coins, delta=claimed.delta, confidence=confidence)
     allowed = None
     if math.isfinite(claimed.epsilon):
         allowed = Allowed((claimed.epsilon,), (claimed.delta,))
     return AuditResult(
-        claimed, "one-run", lower, confidence, coins.size, guesses, right, None, None, allowed,
-        _roc(score, coins),
-    )  # fmt: skip
+        claimed=claimed,
+        attack="one-run",
+        lower=guesses.lower,
+        confidence=confidence,
+        trials=coins.size,
+        guesses=guesses.made,
+        right=guesses.right,
+        allowed=allowed,
+        roc=roc_of(ranks, coins),
+    )
 
 
 def _count(
     plan: Plan | ReactivePlan, attack: str, trials: int | None, rows: FloatArray | None
 ) -> int:
     """Return how many canaries there are to be."""
-    most = plan.dataset_size if attack == "one-run" and plan.sampling == "fixed" else math.inf
-    usual = int(min(_TRIALS[attack], most)) if rows is None else len(rows)
+    most, usual = math.inf, _TRIALS[attack]
+    if plan.sampling == "fixed" and attack == "one-run":
+        most = plan.dataset_size
+        usual = min(usual, plan.dataset_size)
+    elif plan.sampling == "fixed":
+        usual = max(min(usual, _RUNS * plan.dataset_size), _FEWEST)
+    usual = usual if rows is None else len(rows)
     count = validate.count(trials=usual if trials is None else trials)
     if rows is not None and count != len(rows):
         raise validate.InvalidValueError(
@@ -176,57 +189,51 @@ def _audit_trials(
     progress: bool,
 ) -> AuditResult:
     level, claimed = 1.0 - confidence, plan.bound
-    lower_level = (1.0 - _CURVE_SHARE) * level
-    thresholds = rehearsed(
-        *_rehearsal(plan, attack, trials, seed, progress),
-        trials=trials,
-        confidence=1.0 - lower_level,
-    )
     scores = _scores(plan, trials, seed, progress)
-    score, coins = _of(scores, attack), scores.included
-    guessed_in, guessed_out = score >= thresholds.guess_in, score <= thresholds.guess_out
-    right = int((guessed_in & coins).sum() + (guessed_out & ~coins).sum())
-    guesses = int((guessed_in | guessed_out).sum())
-    if scores.is_independent:
-        lower = independent_bound(
-            right, guesses, trials=trials, delta=claimed.delta, confidence=1.0 - lower_level
-        )
+    score, coins = scores.of(attack), scores.included
+    breach, gaussian, allowed = None, None, allowed_by(plan)
+    if attack not in scores.independent:
+        guesses = by_rank(score, coins, delta=claimed.delta, confidence=confidence)
     else:
-        lower = one_run_bound(
-            right, guesses, canaries=trials, delta=claimed.delta, confidence=1.0 - lower_level
-        )
-    allowed, curve_level = allowed_by(plan), _CURVE_SHARE * level
-    breach, gaussian = None, None
-    if scores.is_independent:
-        points = _points(score, coins, thresholds, curve_level)
-        breach = _breach(points, allowed)
+        certain = 1.0 - (1.0 - _CURVE_SHARE) * level
+        rehearsal = _rehearsal(plan, attack, trials, seed, progress)
+        thresholds = rehearsed(*rehearsal, trials=trials, confidence=certain)
+        guesses = by_thresholds(score, coins, thresholds, delta=claimed.delta, confidence=certain)
+        points = reached(score, coins, thresholds, confidence=1.0 - _CURVE_SHARE * level)
+        breach = breach_of(allowed, points)
         if isinstance(plan, Plan) and plan.sample_rate == 1.0:
-            gaussian = _gaussian(points, claimed.delta)
+            gaussian = gaussian_lower(points, claimed.delta)
     return AuditResult(
-        claimed, attack, lower, confidence, trials, guesses, right, gaussian, breach, allowed,
-        _roc(score, coins),
-    )  # fmt: skip
+        claimed=claimed,
+        attack=attack,
+        lower=guesses.lower,
+        confidence=confidence,
+        trials=trials,
+        guesses=guesses.made,
+        right=guesses.right,
+        gaussian=gaussian,
+        breach=breach,
+        allowed=allowed,
+        roc=roc_of(score, coins),
+    )
 
 
 def _rehearsal(
     plan: Plan | ReactivePlan, attack: str, trials: int, seed: int | None, progress: bool
 ) -> tuple[FloatArray, Coins]:
-    if isinstance(plan, Plan):
-        return simulated(plan, attack, trials)
+    fixed = plan if isinstance(plan, Plan) else plan.noises
+    if fixed is not None:
+        return simulated(fixed, attack, trials)
     before = None if seed is None else seed + _REHEARSAL
     scores = _scores(plan, trials, before, progress)
-    return _of(scores, attack), scores.included
+    return scores.of(attack), scores.included
 
 
 def _scores(plan: Plan | ReactivePlan, trials: int, seed: int | None, progress: bool) -> Scores:
     coins = fair_coins(trials, seed)
-    if isinstance(plan, ReactivePlan):
+    if isinstance(plan, ReactivePlan) and plan.noises is None:
         return attacked_courses(plan, coins, seed=seed, progress=progress)
     return attacked(plan, coins, seed=seed, progress=progress)
-
-
-def _of(scores: Scores, attack: str) -> FloatArray:
-    return scores.final if attack == "final-model" else scores.white_box
 
 
 def _audit_one_run(
@@ -247,51 +254,13 @@ def _audit_one_run(
 
 
 def _unit_rows(directions: ArrayLike) -> FloatArray:
-    rows = np.asarray(directions, np.float64)
+    rows = numbers(directions=directions)
     if rows.ndim != 2:
         raise validate.InvalidValueError(
             f"directions must be a matrix with one row a canary, got shape {rows.shape}"
         )
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    if not (np.isfinite(rows).all() and (lengths > 0.0).all()):
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+    if not (np.isfinite(rows).all() and (largest > 0.0).all()):
         raise validate.InvalidValueError("directions must be finite, and no row zero")
-    return np.asarray(rows / lengths)
-
-
-def _points(
-    score: FloatArray, coins: Coins, thresholds: Thresholds, level: float
-) -> list[tuple[float, float]]:
-    """Return (false positives at most, true positives at least), all of them true together."""
-    each = 1.0 - level / (2.0 * thresholds.curve.size)
-    inside, outside = score[coins], score[~coins]
-    return [
-        (
-            at_most(int((outside >= s).sum()), outside.size, each),
-            at_least(int((inside >= s).sum()), inside.size, each),
-        )
-        for s in thresholds.curve
-    ]
-
-
-def _breach(points: list[tuple[float, float]], allowed: Allowed | None) -> Breach | None:
-    """Return the point that lies the furthest above what is allowed, or None."""
-    if allowed is None:
-        return None
-    found = [Breach(fpr, tpr, float(allowed.true_positives(fpr))) for fpr, tpr in points]
-    worst = max(found, key=lambda point: point.true_positives - point.allowed)
-    return worst if worst.true_positives > worst.allowed else None
-
-
-def _gaussian(points: list[tuple[float, float]], delta: float) -> float:
-    """Return ε of the least distance of two Gaussians that reaches all points."""
-    mu = max(float(norm.ppf(tpr) - norm.ppf(fpr)) for fpr, tpr in points)
-    return gaussian_epsilon(mu, delta).lower if mu > 0.0 else 0.0
-
-
-def _roc(score: FloatArray, coins: Coins) -> FloatArray:
-    """Return the attack's false and true positive rates, in some two hundred points."""
-    shares = np.concatenate([np.linspace(0.0, 1.0, 201), 1.0 - 0.5 ** np.arange(8, 14)])
-    levels = np.unique(np.quantile(score, shares))[::-1]
-    inside, outside = np.sort(score[coins]), np.sort(score[~coins])
-    rates = [1.0 - np.searchsorted(each, levels) / max(each.size, 1) for each in (outside, inside)]
-    return np.concatenate([np.zeros((2, 1)), np.array(rates), np.ones((2, 1))], axis=1)
+    rows = rows / largest
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))

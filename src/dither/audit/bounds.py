@@ -69,7 +69,7 @@ def independent_bound(
         2.02
     """
     v, r, m = _checked(right, guesses, trials)
-    level, delta = 1.0 - _confidence(confidence), validate.nonnegative(delta=delta)
+    level, delta = 1.0 - validate.probability(confidence=confidence), _delta(delta)
     given_away = int(binom.isf(0.1 * level, m, delta)) if delta > 0.0 else 0
     left = level - float(binom.sf(given_away, m, delta))
     p = at_least(v - given_away, r, 1.0 - left)
@@ -83,7 +83,7 @@ def one_run_bound(
 
     Args:
         right: v, how many guesses were right.
-        guesses: r, how many were made.
+        guesses: r, how many were made; a number that was fixed before anything was seen.
         canaries: m, how many there were, those that were abstained from too.
         delta: δ of the claim.
         confidence: the probability, at least, with which the bound is one.
@@ -93,7 +93,7 @@ def one_run_bound(
         2.02
     """
     v, r, m = _checked(right, guesses, canaries)
-    level, delta = 1.0 - _confidence(confidence), validate.nonnegative(delta=delta)
+    level, delta = 1.0 - validate.probability(confidence=confidence), _delta(delta)
 
     def excess(epsilon: float) -> float:
         return one_run_p_value(v, r, m, epsilon, delta) - level
@@ -121,8 +121,8 @@ def one_run_p_value(right: int, guesses: int, canaries: int, epsilon: float, del
     return min(tail + 2.0 * canaries * delta * steepest, 1.0)
 
 
-def _confidence(confidence: float) -> float:
-    return validate.probability(confidence=confidence)
+def _delta(delta: float) -> float:
+    return 0.0 if delta == 0.0 else validate.probability(delta=delta)
 
 
 def _checked(right: int, guesses: int, trials: int) -> tuple[int, int, int]:

@@ -33,6 +33,13 @@ class Canaries:
 
     def mixed_into(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the data with the canaries whose coins say so."""
+        for name, given in (("inputs", inputs), ("targets", targets)):
+            validate.instance(Tensor, **{name: given})
+        if targets.shape != inputs.shape[:1] or targets.is_floating_point():
+            raise validate.InvalidValueError(
+                f"targets must have one label a record, got {targets.dtype} of shape "
+                f"{tuple(targets.shape)} for {len(inputs)} records"
+            )
         if inputs.shape[1:] != self.inputs.shape[1:] or inputs.dtype != self.inputs.dtype:
             raise validate.InvalidValueError(
                 f"inputs must be like the canaries, {tuple(self.inputs.shape[1:])} of "
@@ -50,17 +57,19 @@ class Canaries:
 
         The higher the score, the more it looks as if the canary was learnt.
         """
+        validate.instance(nn.Module, model=model)
         was_training = model.training
         model.eval()
         device = next(iter(model.parameters())).device
         outputs = [forward(model, (part.to(device),)) for part in self.inputs.split(_PIECE)]
         model.train(was_training)
-        logits = torch.log_softmax(torch.cat(outputs).double().cpu(), 1)
-        if logits.dim() != 2 or logits.shape[1] <= int(self.targets.max()):
+        found = torch.cat(outputs).double().cpu()
+        if found.dim() != 2 or found.shape[1] <= int(self.targets.max()):
             raise validate.InvalidValueError(
                 "model must give one number a class, got outputs of shape "
-                f"{tuple(logits.shape)} for labels up to {int(self.targets.max())}"
+                f"{tuple(found.shape)} for labels up to {int(self.targets.max())}"
             )
+        logits = torch.log_softmax(found, 1)
         own = logits.gather(1, self.targets[:, None])[:, 0]
         return (own - logits.mean(0)[self.targets]).numpy()
 
@@ -85,6 +94,8 @@ def mislabelled(
         False
     """
     count = _classes(classes)
+    for name, given in (("inputs", inputs), ("targets", targets)):
+        validate.instance(Tensor, **{name: given})
     if targets.ndim != 1 or len(inputs) != len(targets) or not len(targets):
         raise validate.InvalidValueError(
             f"targets must have one label a record, got shape {tuple(targets.shape)} for "
@@ -117,9 +128,10 @@ def out_of_distribution(
         (torch.Size([100, 1, 8, 8]), True)
     """
     m, k = validate.count(count=count), _classes(classes)
+    sizes = [validate.count(shape=size) for size in validate.instance(tuple, shape=shape)]
     source = Source(seed)
     generator = np.random.default_rng(int(source.stream("inputs", 0).words(1)[0]))
-    inputs = torch.from_numpy(generator.standard_normal((m, *shape), dtype=np.float32))
+    inputs = torch.from_numpy(generator.standard_normal((m, *sizes), dtype=np.float32))
     labels = torch.from_numpy(source.stream("labels", 0).below(k, m))
     return Canaries(inputs, labels, fair_coins(m, seed))
 

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
+from dither import validate
 from dither.randomness import Source
 from dither.types import FloatArray
 
@@ -23,13 +25,50 @@ class Scores:
         white_box: the log likelihood ratio of all releases along the canary.
         final: how far the final model has moved along the canary; a step of size 1 in which the
             canary took part moves it by 1.
-        is_independent: whether the scores of different canaries are.
+        independent: which attackers' scores of different canaries are independent.
     """
 
     included: Coins
     white_box: FloatArray
     final: FloatArray
-    is_independent: bool
+    independent: tuple[str, ...]
+
+    def of(self, attack: str) -> FloatArray:
+        """Return the scores of one attacker."""
+        return self.final if attack == "final-model" else self.white_box
+
+
+def numbers(**argument: object) -> FloatArray:
+    """Return an argument as floats, none of them NaN; tensors are taken too."""
+    ((name, value),) = argument.items()
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().double().numpy()
+    try:
+        found = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        found = np.asarray(None)
+    if found.dtype.kind not in "buif":
+        raise validate.InvalidTypeError(f"{name} must be numbers, got {_shown(value)}")
+    if np.isnan(found).any():
+        raise validate.InvalidValueError(
+            f"{name} must be numbers, got {int(np.isnan(found).sum())} that are none (NaN)"
+        )
+    return found.astype(np.float64)
+
+
+def coins_of(included: ArrayLike) -> Coins:
+    """Return coins that were given as true and false, or as ones and zeros."""
+    found = numbers(included=included)
+    if not np.isin(found, (0.0, 1.0)).all():
+        raise validate.InvalidValueError(
+            "included must be true or false for every canary, got other numbers too"
+        )
+    return found.astype(np.bool_)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else f"{text[:57]}…"
 
 
 def fair_coins(count: int, seed: int | None) -> Coins:

@@ -90,8 +90,20 @@ def attacked(
             key = None if seed is None else seed + 1_000_003 * number
             found = _run(plan, included[part], own, key, advance)
             white_box[part], final_model[part] = found
-    independent = directions is None and (plan.sampling == "poisson" or plan.sample_rate == 1.0)
-    return Scores(included, white_box, final_model, independent)
+    return Scores(included, white_box, final_model, _independent(plan, directions))
+
+
+def _independent(plan: Plan | ReactivePlan, directions: Directions | None) -> tuple[str, ...]:
+    """Return whose scores are independent of each other, canary by canary.
+
+    Draws of a fixed number of records depend on each other, and so do canaries that are not at
+    right angles. Step sizes that react follow all canaries together.
+    """
+    if directions is not None or (plan.sampling == "fixed" and plan.sample_rate < 1.0):
+        return ()
+    if isinstance(plan, Plan):
+        return ("white-box", "final-model")
+    return ("white-box",) if plan.noises is not None else ()
 
 
 def _run(

@@ -1,9 +1,11 @@
-"""Trials of plans whose step sizes and noise react: every trial walks a course of its own.
+"""Trials of plans whose noise reacts: every trial walks a course of its own.
 
-What is released moves b, and b may move the noise of the steps after it, so that trials that shared
-one run would not be independent. Here each has its own course and one coordinate. The random
-numbers are the library's own, coins from its sampler and noise from its release, for all trials of
-a step together; the release is asked for in units of each trial's noise.
+What is released moves b, and b moves the noise of the steps after it, so that trials that shared
+one run would not be independent, and a single canary among thousands would move nothing. Here each
+has its own course, budget and one coordinate. The random numbers are the library's own, coins from
+its sampler and noise from its release, for all trials of a step together; the release is asked for
+in units of each trial's noise. The loop of training, and its clipping, have no part in this: the
+attack "one-run" goes through them for such plans, too.
 """
 
 from dataclasses import dataclass
@@ -66,7 +68,7 @@ def attacked_courses(
                 seen = _Coordinate(float(value), float(z[run]) * scale)
                 stepsize = courses[run].stepsize(seen, partial(pow, float(raw), 2.0))
                 final_model[run] += stepsize * value / scale
-    return Scores(included, ratio, final_model, is_independent=True)
+    return Scores(included, ratio, final_model, ("white-box", "final-model"))
 
 
 def _released(signal: FloatArray, source: Source, step: int) -> FloatArray:

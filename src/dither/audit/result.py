@@ -1,7 +1,7 @@
 """What an audit has found."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import ROUND_FLOOR
 from typing import final
 
@@ -44,10 +44,10 @@ class AuditResult:
         trials: how many canaries there were.
         guesses: for how many of them the attacker said "in" or "out".
         right: how many of those guesses were right.
-        gaussian: the lower bound on ε if the mechanism is Gaussian; only for full batches.
-        breach: a point above the trade-off that the claim allows, or None.
-        allowed: that trade-off, or None if nothing is claimed.
+        allowed: the trade-off that the claim allows, or None if nothing is claimed.
         roc: false and true positive rates of the attack, for a plot.
+        gaussian: the lower bound on ε if the mechanism is Gaussian; only for full batches.
+        breach: a point above the trade-off, or None.
     """
 
     claimed: PrivacyBound
@@ -57,10 +57,10 @@ class AuditResult:
     trials: int
     guesses: int
     right: int
-    gaussian: float | None
-    breach: Breach | None
-    allowed: Allowed | None
-    roc: FloatArray
+    allowed: Allowed | None = field(repr=False)
+    roc: FloatArray = field(repr=False)
+    gaussian: float | None = None
+    breach: Breach | None = None
 
     @property
     def is_violated(self) -> bool:
@@ -70,25 +70,26 @@ class AuditResult:
     @property
     def verdict(self) -> str:
         """What was found, in one sentence."""
-        sure = f"with {100.0 * self.confidence:.4g} % confidence"
-        found = f"{ATTACKERS[self.attack]} proves ε ≥ {shown(self.lower)} {sure}"
+        sure = f"with {rounded(100.0 * self.confidence, 6, ROUND_FLOOR)} % confidence"
+        found = f"{ATTACKERS[self.attack]} proves {shown(self.lower)} {sure}"
         if not math.isfinite(self.claimed.epsilon):
             return f"Nothing is claimed, and {found}."
-        claim = f"ε ≤ {rounded(self.claimed.epsilon, 4)} at δ = {self.claimed.delta:.3g}"
+        said = f"ε ≤ {rounded(self.claimed.epsilon, 4)} at δ = {self.claimed.delta:.3g}"
+        claim = f"{said} is {'claimed' if self.claimed.is_upper_bound else 'estimated'}"
         if self.lower > self.claimed.epsilon:
-            return f"VIOLATED: {claim} is claimed, but {found}."
+            return f"VIOLATED: {claim}, but {found}."
         if self.breach is not None:
             return (
                 f"VIOLATED: at a false positive rate of {self.breach.false_positives:.4f} the "
                 f"claim allows {self.breach.allowed:.4f} true positives, but "
                 f"{ATTACKERS[self.attack]} has at least {self.breach.true_positives:.4f} {sure}."
             )
-        return f"Not refuted: {claim} is claimed, and {found}."
+        return f"Not refuted: {claim}, and {found}."
 
     def __str__(self) -> str:
         return self.verdict
 
 
 def shown(epsilon: float) -> str:
-    """Return a lower bound rounded down."""
-    return rounded(epsilon, 3, ROUND_FLOOR) if epsilon > 0.0 else "0"
+    """Return what a lower bound says, rounded down."""
+    return f"ε ≥ {rounded(epsilon, 3, ROUND_FLOOR)}" if epsilon > 0.0 else "nothing"

@@ -11,6 +11,7 @@ numbers.
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import final
 
 import numpy as np
@@ -52,16 +53,16 @@ def rehearsed(score: FloatArray, included: Coins, *, trials: int, confidence: fl
     for high, low in zip(
         np.quantile(outside, 1.0 - levels), np.quantile(inside, levels), strict=True
     ):
-        ins = np.array([_above(inside, high), _above(outside, high)]) * share
-        outs = np.array([_below(outside, low), _below(inside, low)]) * share
-        for counts, guess_in, guess_out in (
-            (ins + outs, high, low),
-            (ins, high, -math.inf),
-            (outs, math.inf, low),
+        # Many scores may be equal, as those of canaries that were never drawn.
+        for guess_in, guess_out in product(
+            (high, np.nextafter(high, math.inf), math.inf),
+            (low, np.nextafter(low, -math.inf), -math.inf),
         ):
-            best = max(
-                best, (_expected(counts[0], counts[1], quantile), float(guess_in), float(guess_out))
-            )
+            if guess_out < guess_in:
+                right = _above(inside, guess_in) + _below(outside, guess_out)
+                wrong = _above(outside, guess_in) + _below(inside, guess_out)
+                expected = _expected(right * share, wrong * share, quantile)
+                best = max(best, (expected, float(guess_in), float(guess_out)))
     return Thresholds(best[1], best[2], np.quantile(score, _CURVE))
 
 

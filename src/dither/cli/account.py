@@ -108,7 +108,7 @@ def read_plan(path: str) -> Plan:
     """Read a plan from a file, or say in one line why it cannot be."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
+    except OSError:
         raise validate.InvalidValueError(
             f"plan must be a file that exists and can be read, got {path!r}"
         ) from None

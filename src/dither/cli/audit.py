@@ -1,6 +1,7 @@
 """Attack a plan, or a run that was made, and hold what the attack proves against the claim."""
 
 import argparse
+import hashlib
 import json
 import math
 import sys
@@ -22,11 +23,13 @@ from dither.types import PrivacyBound, rounded
 if TYPE_CHECKING:
     from dither.audit import AuditResult
 
+ABOUT, CANARIES = "run.json", "canaries.json"
+
 NAME = "audit"
 HELP = "attack a plan or a run, and prove how much ε must be at least"
 
-CANARIES = "canaries.json"
-"""What dither train --canaries leaves in the folder of a run."""
+REFUTED = 3
+"""The exit code for a claim that is refuted; 1 is for files that cannot be read or written."""
 
 _ATTACKS = ("white-box", "final-model", "one-run")
 
@@ -74,28 +77,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Attack, draw, print; the exit code is 1 if the claim is refuted."""
+    """Attack, draw, print; return the exit code."""
     from dither.reports import audit_figure, save_figure
     from dither.reports.figures import checked_figure_path
 
     plot = getattr(arguments, "plot", None)
     if plot is not None:
         checked_figure_path(plot)
-    result = _audited(arguments)
+    result, steps = _audited(arguments)
     if plot is not None:
         allowed = None if result.allowed is None else result.allowed.true_positives
         save_figure(audit_figure(result.roc, allowed, result.verdict), plot)
     if arguments.json:
-        json.dump(_facts(result), sys.stdout, indent=2, allow_nan=False)
+        json.dump({"steps": steps, **_facts(result)}, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
-        _print(result)
+        _print(result, steps)
         if plot is not None:
             sys.stdout.write(f"The picture is in {plot}.\n")
-    return 1 if result.is_violated else 0
+    return REFUTED if result.is_violated else 0
 
 
-def _audited(arguments: argparse.Namespace) -> "AuditResult":
+def _audited(arguments: argparse.Namespace) -> tuple["AuditResult", str]:
+    """Return what was found, and which steps were attacked."""
     from dither.audit import audit
 
     settings: dict[str, Any] = {
@@ -105,15 +109,16 @@ def _audited(arguments: argparse.Namespace) -> "AuditResult":
         "seed": getattr(arguments, "seed", None),
         "progress": True,
     }
-    if hasattr(arguments, "plan"):
-        return audit(read_plan(arguments.plan), **settings)
     if not hasattr(arguments, "run_dir"):
-        return audit(_usual(), **settings)
+        made = read_plan(arguments.plan) if hasattr(arguments, "plan") else _usual()
+        return audit(made, **settings), f"{made.steps:,}"
     folder = Path(arguments.run_dir)
-    if arguments.attack == "one-run":
-        return _canaries(arguments, folder)
     planned = read_plan(str(folder / "plan.json"))
-    return replace(audit(_made(folder, planned), **settings), claimed=planned.bound)
+    made, claimed = _made(folder, planned)
+    steps = f"{made.steps:,} of {planned.steps:,}"
+    if arguments.attack == "one-run":
+        return _canaries(arguments, folder, claimed), steps
+    return replace(audit(made, **settings), claimed=claimed), steps
 
 
 def _usual() -> Plan:
@@ -128,65 +133,112 @@ def _usual() -> Plan:
     )
 
 
-def _made(folder: Path, planned: Plan) -> Plan:
-    """Return the plan of the steps that a run has paid for, by its ledger."""
+def _made(folder: Path, planned: Plan) -> tuple[Plan, PrivacyBound]:
+    """Return the plan of the steps that a run has paid for, by its ledger, and what it claims.
+
+    A run that has lost steps on the way claims its plan's ε; one that is not over, what it has
+    spent so far.
+    """
     from dither.ledger import FILE, Ledger
 
-    about = _read(folder / "run.json")
-    ledger = Ledger(Path(about["ledger"] or folder / FILE), create=False)
-    spent = np.array(ledger.runs[about["run"]].spent)
+    about = _read(folder, ABOUT)
+    ledger = Ledger(Path(about.get("ledger") or folder / FILE), create=False)
+    runs = ledger.runs
     ledger.close()
-    if spent.size == 0:
+    run = runs.get(str(about.get("run")))
+    if run is None or not run.spent:
         raise validate.InvalidValueError(
             f"run_dir must have a run that has taken a step, got {str(folder)!r}"
         )
+    if run.entry.fingerprint != planned.fingerprint:
+        raise validate.InvalidValueError(
+            f"plan.json must be the plan that the run began with, got another in {str(folder)!r}"
+        )
+    spent = np.array(run.spent)
     if np.array_equal(spent, planned.noise_multipliers):
-        return planned
-    return Plan.from_noise_multipliers(
+        return planned, planned.bound
+    made = Plan.from_noise_multipliers(
         spent,
         delta=planned.bound.delta,
         dataset_size=planned.dataset_size,
         batch_size=planned.batch_size,
         clip_norm=planned.clip_norm,
-        stepsizes=planned.stepsizes if spent.size == planned.steps else None,
+        stepsizes=planned.stepsizes[: spent.size] if spent.size <= planned.steps else None,
         sampling=planned.sampling,
     )
+    if (made.bound.lower or 0.0) > planned.bound.epsilon:
+        raise validate.InvalidValueError(
+            f"run_dir must have a run that keeps to its plan, ε = {planned.bound.epsilon:.6g}, got "
+            f"one whose ledger has ε = {made.bound.epsilon:.6g}"
+        )
+    return made, made.bound if run.is_open else planned.bound
 
 
-def _canaries(arguments: argparse.Namespace, folder: Path) -> "AuditResult":
+def _canaries(arguments: argparse.Namespace, folder: Path, claimed: PrivacyBound) -> "AuditResult":
     """Return what the canaries of a run prove."""
     from dither.audit import one_run
 
     for name in ("trials", "seed"):
         if hasattr(arguments, name):
             raise validate.InvalidValueError(
-                f"{name} is for attacks that are made now: the run in {str(folder)!r} is over, "
-                f"got {getattr(arguments, name)!r}"
+                f"{name} is for attacks that are made now: the run in {str(folder)!r} has its "
+                f"canaries, got {getattr(arguments, name)!r}"
             )
-    if not (folder / CANARIES).exists():
+    kept = read_canaries(folder)
+    if kept is None:
         raise validate.InvalidValueError(
             f"run_dir must be of a run with canaries, dither train --canaries N --run-dir DIR, got "
             f"{str(folder)!r}"
         )
-    kept = _read(folder / CANARIES)
+    if "scores" not in kept:
+        raise validate.InvalidValueError(
+            f"run_dir must have a run that is over, got {str(folder)!r}: dither train --resume "
+            "goes on with it"
+        )
+    if kept.get("model") != file_hash(folder / "model.safetensors"):
+        raise validate.InvalidValueError(
+            f"{CANARIES} must have the scores of the model that is beside it, got another's in "
+            f"{str(folder)!r}"
+        )
     return one_run(
         kept["scores"],
-        kept["included"],
-        claimed=PrivacyBound(**kept["bound"]),
+        kept.get("included", []),
+        claimed=claimed,
         confidence=arguments.confidence,
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def file_hash(path: Path) -> str | None:
+    """Return a hash of a file, or None if there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def read_canaries(folder: Path) -> dict[str, Any] | None:
+    """Return what is known of a run's canaries, or None if it has none."""
+    if not (folder / CANARIES).exists():
+        return None
+    kept = _read(folder, CANARIES)
+    if not isinstance(kept.get("count"), int) or not str(kept.get("seed")).isdecimal():
+        raise validate.InvalidValueError(
+            f"{CANARIES} must say how many canaries there are and their seed, got one in "
+            f"{str(folder)!r} that does not"
+        )
+    return kept
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except OSError:
         raise validate.InvalidValueError(
-            f"run_dir must be the folder of a run with its {path.name}, got {str(path.parent)!r}"
+            f"run_dir must be the folder of a run with its {name}, got {str(folder)!r}"
         ) from None
     except (UnicodeDecodeError, json.JSONDecodeError):
-        raise validate.InvalidValueError(f"{path.name} must be JSON, got {str(path)!r}") from None
-    return dict(found)
+        found = None
+    if not isinstance(found, dict):
+        raise validate.InvalidValueError(f"{name} must be whole, got one that is not: {path}")
+    return found
 
 
 def _facts(result: "AuditResult") -> dict[str, Any]:
@@ -215,17 +267,18 @@ def _facts(result: "AuditResult") -> dict[str, Any]:
     }
 
 
-def _print(result: "AuditResult") -> None:
+def _print(result: "AuditResult", steps: str) -> None:
     from dither.audit.result import shown
 
     claimed = result.claimed.epsilon
     table = Table(show_header=False)
     for name, value in (
         ("claimed", f"ε ≤ {rounded(claimed, 4)}" if math.isfinite(claimed) else "nothing"),
-        ("audited", f"ε ≥ {shown(result.lower)}"),
-        ("if it is Gaussian", None if result.gaussian is None else f"ε ≥ {shown(result.gaussian)}"),
+        ("audited", shown(result.lower)),
+        ("if it is Gaussian", None if result.gaussian is None else shown(result.gaussian)),
         ("trade-off", _tradeoff(result)),
-        ("trials", f"{result.trials:,}"),
+        ("steps", steps),
+        ("canaries", f"{result.trials:,}"),
         ("guesses", f"{result.guesses:,}, of which {result.right:,} were right"),
     ):
         if value is not None:

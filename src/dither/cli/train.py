@@ -3,9 +3,10 @@
 import argparse
 import json
 import math
+import secrets
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dither import accounting, validate
-from dither.cli.audit import CANARIES
+from dither.cli.audit import CANARIES, file_hash, read_canaries
 from dither.cli.options import add_schedule, number, schedule_of, steps_of
 from dither.planning import Plan, plan
 from dither.randomness import Source
@@ -34,6 +35,7 @@ HELP = "train a model privately, and say what it cost"
 
 _STANDARD = ("cifar10", "digits", "fashion-mnist", "mnist")
 _NOISES = ("optimal", "matched", "uniform")
+_FEWEST_CANARIES = 100
 _WITHOUT = "none (Adam, no clipping)"
 
 
@@ -155,9 +157,11 @@ def run(arguments: argparse.Namespace) -> None:
         examples = _with(canaries, examples)
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{chosen}\n")
-    runs = {
-        name: _trained(arguments, made, name, examples, test, build) for name, made in plans.items()
-    }
+    with _clearing(arguments, canaries):
+        runs = {
+            name: _trained(arguments, made, name, examples, test, build)
+            for name, made in plans.items()
+        }
     if plot is not None:
         save_figure(training_figure(runs), plot)
     result = runs[arguments.noise]
@@ -173,6 +177,11 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"{result.bound}{measured}\n")
     else:
         _print(runs, statement(result))
+        if canaries is not None:
+            sys.stdout.write(
+                f"{int(canaries.included.sum()):,} of {canaries.included.size:,} canaries were in "
+                f"the data: dither audit --run-dir {arguments.run_dir} --attack one-run\n"
+            )
         if plot is not None:
             sys.stdout.write(f"The picture is in {plot}.\n")
 
@@ -246,23 +255,52 @@ def _begun(made: Plan, folder: Path) -> Plan:
 
 
 def _canaries(arguments: argparse.Namespace, made: Plan, examples: "Examples") -> "Canaries | None":
-    """Return the canaries of a run: the same ones when it goes on."""
+    """Return the canaries of a run, the same ones when it goes on, and write down which."""
     from dither.audit import out_of_distribution
+    from dither.ledger.files import write_whole
 
-    if not hasattr(arguments, "canaries"):
-        return None
-    if not hasattr(arguments, "run_dir"):
+    asked = getattr(arguments, "canaries", None)
+    folder = Path(arguments.run_dir) if hasattr(arguments, "run_dir") else None
+    if asked is not None and folder is None:
         raise validate.InvalidValueError("canaries need a folder to be kept in, --run-dir")
+    has_begun = folder is not None and (folder / "plan.json").exists()
+    known = read_canaries(folder) if folder is not None and has_begun else None
+    if has_begun and asked != (None if known is None else known["count"]):
+        began = "without any" if known is None else f"with {known['count']}"
+        raise validate.InvalidValueError(
+            f"canaries must be as the run began, {began}, got {asked!r}"
+        )
+    if asked is None or folder is None:
+        return None
+    count = validate.count(canaries=asked)
+    if count < _FEWEST_CANARIES:
+        raise validate.InvalidValueError(
+            f"canaries must be at least {_FEWEST_CANARIES}, got {count}"
+        )
     if made.sampling != "poisson":
         raise validate.InvalidValueError(
             f"canaries need sampling poisson, which can leave records out, got {made.sampling!r}"
         )
-    return out_of_distribution(
-        validate.count(canaries=arguments.canaries),
-        tuple(examples.inputs.shape[1:]),
-        classes=len(examples.classes),
-        seed=int(made.fingerprint, 16),
-    )
+    seed = secrets.randbits(128) if known is None else int(known["seed"])
+    if known is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"count": count, "seed": str(seed)})
+        write_whole(folder / CANARIES, text.encode())
+    shape = tuple(examples.inputs.shape[1:])
+    return out_of_distribution(count, shape, classes=len(examples.classes), seed=seed)
+
+
+@contextmanager
+def _clearing(arguments: argparse.Namespace, canaries: "Canaries | None") -> Iterator[None]:
+    """Leave no canaries behind of a run that did not begin."""
+    try:
+        yield
+    finally:
+        folder = Path(getattr(arguments, "run_dir", ""))
+        if canaries is not None and not (folder / "plan.json").exists():
+            (folder / CANARIES).unlink(missing_ok=True)
+            with suppress(OSError):  # others may have put something there
+                folder.rmdir()
 
 
 def _with(canaries: "Canaries", examples: "Examples") -> "Examples":
@@ -276,10 +314,12 @@ def _keep(canaries: "Canaries", result: "TrainResult", folder: Path) -> None:
     """Write down what the final model thinks of the canaries: nothing of anybody's records."""
     from dither.ledger.files import write_whole
 
+    known = read_canaries(folder) or {}
     kept = {
+        **known,
         "included": canaries.included.tolist(),
         "scores": canaries.scores(result.model).tolist(),
-        "bound": asdict(result.bound),
+        "model": file_hash(folder / "model.safetensors"),
     }
     write_whole(folder / CANARIES, json.dumps(kept).encode())
 

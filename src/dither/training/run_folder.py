@@ -19,6 +19,9 @@ from dither.training.private import Private
 from dither.validate import InvalidValueError
 
 CHECKPOINT, ABOUT = "checkpoint.safetensors", "run.json"
+CANARIES = "canaries.json"
+"""What may be in a folder before its run begins: which canaries an audit has put into the data."""
+
 _FORMAT = "dither-run-1"
 
 
@@ -44,7 +47,9 @@ class RunFolder:
 
     def begin(self, plan: str) -> Ledger:
         """Make the folder if need be, write the plan, and return the ledger."""
-        self._is_new = not self.path.exists()
+        self._is_new = not self.path.exists() or {each.name for each in self.path.iterdir()} == {
+            CANARIES
+        }
         self.path.mkdir(parents=True, exist_ok=True)
         if self.has_begun:
             about = self._about()
@@ -124,7 +129,7 @@ class RunFolder:
         except Exception:  # whatever it was, it is raised again
             if self._is_new and private.step == 0:
                 private.close()
-                mine = ("plan.json", ABOUT, CHECKPOINT)
+                mine = ("plan.json", ABOUT, CHECKPOINT, CANARIES)
                 own = (FILE, f"{FILE}.mark", f"{FILE}-wal", f"{FILE}-shm")
                 for name in (*mine, *(own if self._ledger is None else ())):
                     (self.path / name).unlink(missing_ok=True)
@@ -150,7 +155,9 @@ class RunFolder:
 def checked_folder(path: str | Path, *, resume: bool) -> Path:
     """Return the folder of a run, if it is new or empty, or one to go on with."""
     folder = Path(path)
-    taken = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
+    taken = folder.is_file() or (
+        folder.is_dir() and any(each.name != CANARIES for each in folder.iterdir())
+    )
     if taken and not (resume and (folder / "plan.json").exists()):
         raise InvalidValueError(
             f"run_dir must be a folder that is new or empty{_otherwise(resume)}, "
