@@ -165,6 +165,7 @@ def main() -> None:
     """Attack, save, draw."""
     attacks = [Attack(*each) for each in product(("raw", "released"), STARTS, DIMENSIONS)]
     rows = measured(attacks)
+    gaussians = found_of_gaussians()
     setting = {
         "epsilon": EPSILON, "delta": DELTA, "dataset_size": DATASET, "steps": STEPS, "nu": NU,
         "trials": TRIALS, "seed": SEED, "confidence": CONFIDENCE,
@@ -172,11 +173,13 @@ def main() -> None:
     found = {
         **origin(COMMAND, ("numpy", "scipy")),
         **setting,
-        "gaussians": found_of_gaussians(),
+        "gaussians": gaussians,
         "attacks": rows,
     }
     (RECORDS / "adaptive_leak.json").write_text(json.dumps(found, indent=2) + "\n")
     save_figure(draw(rows), RECORDS / "adaptive_leak.png")
+    for each in gaussians:
+        print(f"Gaussian  ε = {each['epsilon']:g}: ε ≥ {each['lower']:.2f}")
     for row in rows:
         print(
             f"{row['rule']:9} b0² {row['b0_squared']:5g}  d {row['d']:9,}  ε ≥ {row['lower']:.2f}"

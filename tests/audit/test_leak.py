@@ -74,6 +74,6 @@ def test_the_theorem_is_refuted_for_raw_gradients(b0_squared: float) -> None:
 
 
 def test_the_same_attack_finds_what_there_is_to_find() -> None:
-    """Of Gaussians with a known ε it proves a third or more: where it proves nothing, there is little."""
+    """Of Gaussians with a known ε it proves a third or more."""
     for row in found_of_gaussians():
         assert 0.3 * row["epsilon"] < row["lower"] < row["epsilon"]
