@@ -48,7 +48,7 @@ def test_a_correct_library_is_not_refuted(kind: str) -> None:
 @pytest.mark.evidence
 @KIND
 def test_a_hundred_audits_of_a_correct_library(kind: str) -> None:
-    none_is_refuted(kind, 100, 1_000 if kind == "filtered" else 4_000)
+    none_is_refuted(kind, 100, 500 if kind == "filtered" else 4_000)
 
 
 def test_noise_that_follows_does_follow() -> None:
