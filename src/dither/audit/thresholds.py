@@ -5,8 +5,8 @@ best bound to be expected; between the two the attacker abstains. The attack tha
 independent of it, so that its thresholds are fixed beforehand and need no correction.
 
 The rehearsal of a plan whose noise is fixed is a simulation of its own, by NumPy, of what the
-scores should be by the claim; for plans that react it is the attack itself with other random
-numbers.
+scores should be by the claim; for noise that follows a filter it is the attack itself with other
+random numbers.
 """
 
 import math
@@ -47,7 +47,8 @@ class Thresholds:
 def rehearsed(score: FloatArray, included: Coins, *, trials: int, confidence: float) -> Thresholds:
     """Return thresholds for an attack of that many trials, from the scores of a rehearsal."""
     inside, outside = np.sort(score[included]), np.sort(score[~included])
-    levels = _LEVELS[_LEVELS * min(inside.size, outside.size) >= _FEWEST]
+    enough = int((_LEVELS * min(inside.size, outside.size) >= _FEWEST).sum())
+    levels = _LEVELS[: max(enough, 4)]
     quantile, share = float(norm.ppf(confidence)), trials / score.size
     best = (-math.inf, math.inf, -math.inf)
     for high, low in zip(
