@@ -12,9 +12,9 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def run_python(code: str) -> str:
+def run_python(code: str, folder: Path | None = None) -> str:
     return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=folder
     ).stdout
 
 
@@ -53,8 +53,13 @@ def test_the_readmes_improvements_are_what_the_library_computes() -> None:
         assert f"{dither.theory.improvement(eta):.4f}" == factor
 
 
-def test_the_readmes_python_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        assert run_python(block).strip()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_the_readmes_python_runs(block: str, tmp_path: Path) -> None:
+    assert run_python(block, tmp_path).strip()
+
+
+def test_the_readme_has_python() -> None:
+    assert len(BLOCKS) >= 8
