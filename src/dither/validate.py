@@ -150,6 +150,15 @@ def probabilities(**argument: object) -> FloatArray:
     return _all(name, values, values >= SMALLEST, "at least 1e-50")
 
 
+def numbers(**argument: object) -> FloatArray:
+    """Return the argument as an array of any shape, none of whose numbers is NaN."""
+    name, values = _array(argument, "numbers", "biuf")
+    if np.isnan(values).any():
+        missing = int(np.isnan(values).sum())
+        raise InvalidValueError(f"{name} must be numbers, got {missing} that are none (NaN)")
+    return values
+
+
 def same_length(expected: int, **argument: FloatArray) -> FloatArray:
     """Return the vector if it has ``expected`` entries, one a step."""
     ((name, values),) = argument.items()
@@ -190,17 +199,22 @@ def _number(argument: dict[str, object], wanted: str) -> tuple[str, object, floa
 
 
 def _vector(argument: dict[str, object]) -> tuple[str, FloatArray]:
-    ((name, value),) = argument.items()
-    try:
-        values = np.array(cast(ArrayLike, value))
-    except ValueError:
-        raise InvalidTypeError(f"{name} must be a vector of numbers, got {_shown(value)}") from None
-    if values.dtype.kind not in "iuf" or isinstance(value, np.ma.MaskedArray):
-        raise InvalidTypeError(f"{name} must be a vector of numbers, got {_shown(value)}")
+    name, values = _array(argument, "a vector of numbers", "iuf")
     if values.ndim != 1 or values.size == 0:
         raise InvalidValueError(
             f"{name} must be a list of at least one number, got shape {values.shape}"
         )
+    return name, values
+
+
+def _array(argument: dict[str, object], wanted: str, kinds: str) -> tuple[str, FloatArray]:
+    ((name, value),) = argument.items()
+    try:
+        values = np.array(cast(ArrayLike, value))
+    except ValueError:
+        raise InvalidTypeError(f"{name} must be {wanted}, got {_shown(value)}") from None
+    if values.dtype.kind not in kinds or isinstance(value, np.ma.MaskedArray):
+        raise InvalidTypeError(f"{name} must be {wanted}, got {_shown(value)}")
     return name, values.astype(np.float64)
 
 

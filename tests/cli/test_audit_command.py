@@ -10,7 +10,8 @@ from tests.cli.refusals import complaint
 import dither
 from dither import validate
 from dither.cli import main
-from dither.cli.audit import _usual
+from dither.cli.audit import _ATTACKS, _usual
+from dither.planning.fixed_plan import so_far
 from dither.release import add_noise
 
 FAST = ["--trials", "3000", "--seed", "1"]
@@ -29,6 +30,10 @@ def plan(tmp_path: Path) -> str:
     made = dither.plan(epsilon=3.0, delta=1e-5, dataset_size=100, batch_size=100, steps=5)
     (tmp_path / "plan.json").write_text(made.to_json(), encoding="utf-8")
     return "plan.json"
+
+
+def test_the_attacks_are_the_librarys() -> None:
+    assert _ATTACKS == dither.audit.ATTACKS
 
 
 @pytest.mark.parametrize("attack", ["white-box", "final-model"])
@@ -157,6 +162,7 @@ def test_a_run_with_canaries_that_is_not_over(
     found = json.loads(capsys.readouterr().out)
     assert found["steps"] == "10 of 23"
     assert found["claimed"]["epsilon"] < 2.9
+    assert "is claimed so far, and an attacker" in found["verdict"]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +232,7 @@ def test_lost_steps_are_attacked_too() -> None:
     found, claimed = _made(Path("run"), made)
     assert found.noise_multipliers.tolist() == first[:3]
     assert found.stepsizes.tolist() == made.stepsizes[:3].tolist()
-    assert claimed == found.bound
+    assert claimed == so_far(found.bound, found.bound.epsilon)
     assert claimed.epsilon < made.bound.epsilon
     later = np.array([*first[:3], *(1.6 * z for z in first)])
     account.change("another plan", later)

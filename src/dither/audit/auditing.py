@@ -18,14 +18,14 @@ from dither.audit.guessing import (
 )
 from dither.audit.mechanism import Directions, attacked
 from dither.audit.reactive import attacked_courses
-from dither.audit.result import AuditResult
+from dither.audit.result import ATTACKERS, AuditResult
 from dither.audit.thresholds import rehearsed, simulated
 from dither.audit.tradeoff import Allowed, allowed_by
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.types import FloatArray, PrivacyBound
 
-ATTACKS = ("white-box", "final-model", "one-run")
+ATTACKS = tuple(ATTACKERS)
 _TRIALS = {"white-box": 50_000, "final-model": 50_000, "one-run": 2_000}
 _FEWEST = 100
 _CURVE_SHARE = 0.2

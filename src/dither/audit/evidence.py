@@ -43,17 +43,7 @@ def numbers(**argument: object) -> FloatArray:
     ((name, value),) = argument.items()
     if isinstance(value, Tensor):
         value = value.detach().cpu().double().numpy()
-    try:
-        found = np.asarray(value)
-    except ValueError:  # rows of different lengths
-        found = np.asarray(None)
-    if found.dtype.kind not in "buif":
-        raise validate.InvalidTypeError(f"{name} must be numbers, got {_shown(value)}")
-    if np.isnan(found).any():
-        raise validate.InvalidValueError(
-            f"{name} must be numbers, got {int(np.isnan(found).sum())} that are none (NaN)"
-        )
-    return found.astype(np.float64)
+    return validate.numbers(**{name: value})
 
 
 def coins_of(included: ArrayLike) -> Coins:
@@ -66,14 +56,14 @@ def coins_of(included: ArrayLike) -> Coins:
     return found.astype(np.bool_)
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else f"{text[:57]}…"
-
-
 def fair_coins(count: int, seed: int | None) -> Coins:
     """Return that many fair coins."""
     return Source(seed).stream("coins", 0).bytes(count) < 128
+
+
+def signs_of(included: Coins, *, replaced: bool) -> FloatArray:
+    """Return where each canary moves a release that it is drawn for: by 1, by 0, or by −1."""
+    return np.where(included, 1.0, -1.0 if replaced else 0.0)
 
 
 def log_likelihood_ratio(

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from dither.audit.evidence import Coins, Scores, log_likelihood_ratio
+from dither.audit.evidence import Coins, Scores, log_likelihood_ratio, signs_of
 from dither.audit.progress import bar
 from dither.clipping import ClippedSum
 from dither.planning import ReactivePlan
@@ -47,7 +47,7 @@ def attacked_courses(
     """
     q, source, trials = plan.sample_rate, Source(seed), included.size
     replaced = plan.sampling == "fixed"
-    signs = np.where(included, 1.0, -1.0 if replaced else 0.0)
+    signs = signs_of(included, replaced=replaced)
     courses = [plan.course() for _ in range(trials)]
     scale = plan.clip_norm / plan.batch_size
     ratio, final_model = np.zeros(trials), np.zeros(trials)

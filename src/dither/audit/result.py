@@ -6,7 +6,7 @@ from decimal import ROUND_FLOOR
 from typing import final
 
 from dither.audit.tradeoff import Allowed
-from dither.types import FloatArray, PrivacyBound, rounded
+from dither.types import FloatArray, PrivacyBound, SpentSoFar, rounded
 
 ATTACKERS = {
     "white-box": "an attacker who sees every release",
@@ -76,6 +76,7 @@ class AuditResult:
             return f"Nothing is claimed, and {found}."
         said = f"ε ≤ {rounded(self.claimed.epsilon, 4)} at δ = {self.claimed.delta:.3g}"
         claim = f"{said} is {'claimed' if self.claimed.is_upper_bound else 'estimated'}"
+        claim += " so far" if isinstance(self.claimed, SpentSoFar) else ""
         if self.lower > self.claimed.epsilon:
             return f"VIOLATED: {claim}, but {found}."
         if self.breach is not None:

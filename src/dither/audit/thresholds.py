@@ -17,7 +17,7 @@ from typing import final
 import numpy as np
 from scipy.stats import norm
 
-from dither.audit.evidence import Coins, log_likelihood_ratio
+from dither.audit.evidence import Coins, log_likelihood_ratio, signs_of
 from dither.planning import Plan
 from dither.types import FloatArray
 
@@ -87,7 +87,7 @@ def simulated(plan: Plan, attack: str, trials: int) -> tuple[FloatArray, Coins]:
     generator = np.random.default_rng(_SEED)
     q, replaced = plan.sample_rate, plan.sampling == "fixed"
     included = np.arange(size) < size // 2
-    signs = np.where(included, 1.0, -1.0 if replaced else 0.0)
+    signs = signs_of(included, replaced=replaced)
     score = np.zeros(size)
     for z, stepsize in zip(plan.noise_multipliers, plan.stepsizes, strict=True):
         x = z * generator.standard_normal(size)

@@ -1,11 +1,10 @@
 """Attack a plan, or a run that was made, and hold what the attack proves against the claim."""
 
 import argparse
-import hashlib
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,16 @@ from rich.table import Table
 
 from dither import validate
 from dither.cli.account import read_plan
+from dither.cli.canaries import read_scores
 from dither.cli.options import number
+from dither.cli.run_files import ABOUT, ledger_place, read_run_file
 from dither.planning import Plan, plan
+from dither.planning.fixed_plan import so_far
 from dither.schedules import Linear
 from dither.types import PrivacyBound, rounded
 
 if TYPE_CHECKING:
     from dither.audit import AuditResult
-
-ABOUT, CANARIES = "run.json", "canaries.json"
 
 NAME = "audit"
 HELP = "attack a plan or a run, and prove how much ε must be at least"
@@ -31,6 +31,7 @@ HELP = "attack a plan or a run, and prove how much ε must be at least"
 REFUTED = 3
 """The exit code for a claim that is refuted; 1 is for files that cannot be read or written."""
 
+# Those of dither.audit, whose import would bring torch into the help of every command.
 _ATTACKS = ("white-box", "final-model", "one-run")
 
 
@@ -139,13 +140,12 @@ def _made(folder: Path, planned: Plan) -> tuple[Plan, PrivacyBound]:
     A run that has lost steps on the way claims its plan's ε; one that is not over, what it has
     spent so far.
     """
-    from dither.ledger import FILE, Ledger
+    from dither.ledger import Ledger
 
-    about = _read(folder, ABOUT)
-    ledger = Ledger(Path(about.get("ledger") or folder / FILE), create=False)
-    runs = ledger.runs
+    about = read_run_file(folder, ABOUT)
+    ledger = Ledger(ledger_place(folder), create=False)
+    run = ledger.runs.get(str(about.get("run")))
     ledger.close()
-    run = runs.get(str(about.get("run")))
     if run is None or not run.spent:
         raise validate.InvalidValueError(
             f"run_dir must have a run that has taken a step, got {str(folder)!r}"
@@ -171,7 +171,9 @@ def _made(folder: Path, planned: Plan) -> tuple[Plan, PrivacyBound]:
             f"run_dir must have a run that keeps to its plan, ε = {planned.bound.epsilon:.6g}, got "
             f"one whose ledger has ε = {made.bound.epsilon:.6g}"
         )
-    return made, made.bound if run.is_open else planned.bound
+    if run.is_open:
+        return made, so_far(made.bound, made.bound.epsilon)
+    return made, planned.bound
 
 
 def _canaries(arguments: argparse.Namespace, folder: Path, claimed: PrivacyBound) -> "AuditResult":
@@ -184,61 +186,8 @@ def _canaries(arguments: argparse.Namespace, folder: Path, claimed: PrivacyBound
                 f"{name} is for attacks that are made now: the run in {str(folder)!r} has its "
                 f"canaries, got {getattr(arguments, name)!r}"
             )
-    kept = read_canaries(folder)
-    if kept is None:
-        raise validate.InvalidValueError(
-            f"run_dir must be of a run with canaries, dither train --canaries N --run-dir DIR, got "
-            f"{str(folder)!r}"
-        )
-    if "scores" not in kept:
-        raise validate.InvalidValueError(
-            f"run_dir must have a run that is over, got {str(folder)!r}: dither train --resume "
-            "goes on with it"
-        )
-    if kept.get("model") != file_hash(folder / "model.safetensors"):
-        raise validate.InvalidValueError(
-            f"{CANARIES} must have the scores of the model that is beside it, got another's in "
-            f"{str(folder)!r}"
-        )
-    return one_run(
-        kept["scores"],
-        kept.get("included", []),
-        claimed=claimed,
-        confidence=arguments.confidence,
-    )
-
-
-def file_hash(path: Path) -> str | None:
-    """Return a hash of a file, or None if there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-
-
-def read_canaries(folder: Path) -> dict[str, Any] | None:
-    """Return what is known of a run's canaries, or None if it has none."""
-    if not (folder / CANARIES).exists():
-        return None
-    kept = _read(folder, CANARIES)
-    if not isinstance(kept.get("count"), int) or not str(kept.get("seed")).isdecimal():
-        raise validate.InvalidValueError(
-            f"{CANARIES} must say how many canaries there are and their seed, got one in "
-            f"{str(folder)!r} that does not"
-        )
-    return kept
-
-
-def _read(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / name
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise validate.InvalidValueError(
-            f"run_dir must be the folder of a run with its {name}, got {str(folder)!r}"
-        ) from None
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        found = None
-    if not isinstance(found, dict):
-        raise validate.InvalidValueError(f"{name} must be whole, got one that is not: {path}")
-    return found
+    scores, included = read_scores(folder)
+    return one_run(scores, included, claimed=claimed, confidence=arguments.confidence)
 
 
 def _facts(result: "AuditResult") -> dict[str, Any]:
@@ -255,13 +204,7 @@ def _facts(result: "AuditResult") -> dict[str, Any]:
         "trials": result.trials,
         "guesses": result.guesses,
         "right": result.right,
-        "breach": None
-        if breach is None
-        else {
-            "false_positives": breach.false_positives,
-            "true_positives": breach.true_positives,
-            "allowed": breach.allowed,
-        },
+        "breach": None if breach is None else asdict(breach),
         "is_violated": result.is_violated,
         "verdict": result.verdict,
     }

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dither import validate
 from dither.cli.options import number
+from dither.cli.run_files import ledger_place
 from dither.types import rounded
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Open the ledger, and do what is asked for."""
     from dither.ledger import Ledger
 
-    place = _place(arguments.path)
+    place = ledger_place(Path(arguments.path))
     is_new = not place.exists()
     ledger = Ledger(place, create=arguments.action == "cap")
     if is_new:
@@ -71,15 +72,6 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         _show(arguments, ledger)
     ledger.close()
-
-
-def _place(path: str) -> Path:
-    """Return where a ledger is; the folder of a run may say that it is elsewhere."""
-    about = Path(path) / "run.json"
-    if not about.is_file():
-        return Path(path)
-    elsewhere = json.loads(about.read_text(encoding="utf-8")).get("ledger")
-    return Path(elsewhere or path)
 
 
 def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:

@@ -3,10 +3,8 @@
 import argparse
 import json
 import math
-import secrets
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dither import accounting, validate
-from dither.cli.audit import CANARIES, file_hash, read_canaries
+from dither.cli.canaries import canaries_of, clearing, keep_scores, with_canaries
 from dither.cli.options import add_schedule, number, schedule_of, steps_of
 from dither.planning import Plan, plan
 from dither.randomness import Source
@@ -26,7 +24,6 @@ from dither.types import rounded
 if TYPE_CHECKING:
     from torch import nn
 
-    from dither.audit import Canaries
     from dither.data import Examples
     from dither.training import TrainResult
 
@@ -35,7 +32,6 @@ HELP = "train a model privately, and say what it cost"
 
 _STANDARD = ("cifar10", "digits", "fashion-mnist", "mnist")
 _NOISES = ("optimal", "matched", "uniform")
-_FEWEST_CANARIES = 100
 _WITHOUT = "none (Adam, no clipping)"
 
 
@@ -152,12 +148,12 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.resume:
         plans[arguments.noise] = _begun(plans[arguments.noise], Path(arguments.run_dir))
     chosen = plans[arguments.noise]
-    canaries = _canaries(arguments, chosen, examples)
+    canaries = canaries_of(arguments, chosen, examples)
     if canaries is not None:
-        examples = _with(canaries, examples)
+        examples = with_canaries(canaries, examples)
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{chosen}\n")
-    with _clearing(arguments, canaries):
+    with clearing(arguments, canaries):
         runs = {
             name: _trained(arguments, made, name, examples, test, build)
             for name, made in plans.items()
@@ -166,7 +162,7 @@ def run(arguments: argparse.Namespace) -> None:
         save_figure(training_figure(runs), plot)
     result = runs[arguments.noise]
     if canaries is not None:
-        _keep(canaries, result, Path(arguments.run_dir))
+        keep_scores(canaries, result, Path(arguments.run_dir))
     if arguments.json:
         found = {name: _summary(each) for name, each in runs.items()}
         said = {"runs": found, "statement": statement(result)}
@@ -252,76 +248,6 @@ def _begun(made: Plan, folder: Path) -> Plan:
         and saved.bound.delta == made.bound.delta
     )
     return saved if same else made
-
-
-def _canaries(arguments: argparse.Namespace, made: Plan, examples: "Examples") -> "Canaries | None":
-    """Return the canaries of a run, the same ones when it goes on, and write down which."""
-    from dither.audit import out_of_distribution
-    from dither.ledger.files import write_whole
-
-    asked = getattr(arguments, "canaries", None)
-    folder = Path(arguments.run_dir) if hasattr(arguments, "run_dir") else None
-    if asked is not None and folder is None:
-        raise validate.InvalidValueError("canaries need a folder to be kept in, --run-dir")
-    has_begun = folder is not None and (folder / "plan.json").exists()
-    known = read_canaries(folder) if folder is not None and has_begun else None
-    if has_begun and asked != (None if known is None else known["count"]):
-        began = "without any" if known is None else f"with {known['count']}"
-        raise validate.InvalidValueError(
-            f"canaries must be as the run began, {began}, got {asked!r}"
-        )
-    if asked is None or folder is None:
-        return None
-    count = validate.count(canaries=asked)
-    if count < _FEWEST_CANARIES:
-        raise validate.InvalidValueError(
-            f"canaries must be at least {_FEWEST_CANARIES}, got {count}"
-        )
-    if made.sampling != "poisson":
-        raise validate.InvalidValueError(
-            f"canaries need sampling poisson, which can leave records out, got {made.sampling!r}"
-        )
-    seed = secrets.randbits(128) if known is None else int(known["seed"])
-    if known is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"count": count, "seed": str(seed)})
-        write_whole(folder / CANARIES, text.encode())
-    shape = tuple(examples.inputs.shape[1:])
-    return out_of_distribution(count, shape, classes=len(examples.classes), seed=seed)
-
-
-@contextmanager
-def _clearing(arguments: argparse.Namespace, canaries: "Canaries | None") -> Iterator[None]:
-    """Leave no canaries behind of a run that did not begin."""
-    try:
-        yield
-    finally:
-        folder = Path(getattr(arguments, "run_dir", ""))
-        if canaries is not None and not (folder / "plan.json").exists():
-            (folder / CANARIES).unlink(missing_ok=True)
-            with suppress(OSError):  # others may have put something there
-                folder.rmdir()
-
-
-def _with(canaries: "Canaries", examples: "Examples") -> "Examples":
-    from dither.data import Examples
-
-    inputs, targets = canaries.mixed_into(examples.inputs, examples.targets)
-    return Examples(inputs, targets, examples.classes, examples.columns)
-
-
-def _keep(canaries: "Canaries", result: "TrainResult", folder: Path) -> None:
-    """Write down what the final model thinks of the canaries: nothing of anybody's records."""
-    from dither.ledger.files import write_whole
-
-    known = read_canaries(folder) or {}
-    kept = {
-        **known,
-        "included": canaries.included.tolist(),
-        "scores": canaries.scores(result.model).tolist(),
-        "model": file_hash(folder / "model.safetensors"),
-    }
-    write_whole(folder / CANARIES, json.dumps(kept).encode())
 
 
 def _trained(
