@@ -35,6 +35,7 @@ bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.clipping
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.ledger
+	$(BIN)/python -m benchmarks.audit
 
 experiments: $(READY) ## training on MNIST and Fashion-MNIST; results go to experiments/records/
 	$(BIN)/python -m experiments.noise_shapes
