@@ -108,6 +108,8 @@ def _functional(
     tilt, spacing, number = integral.grid
     found = transforms(mus, q, tilt, spacing, number, kind)
     log_m, ratios = found.log_moment, 1.0 + found.excess
+    # A step far stronger than the run's own has a transform that vanishes at distant nodes.
+    ratios[np.abs(ratios) < 1e-150] = 1e-150
     # From node to node the phase turns little, so that the logarithm of a quotient is unambiguous;
     # that of a strong step's transform itself is not.
     quotients = np.log(ratios[:-1] / ratios[1:]) + (log_m[:-1] - log_m[1:])[:, None]

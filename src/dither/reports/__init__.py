@@ -4,9 +4,9 @@ from dither.reports.audit_figure import audit_figure
 from dither.reports.figures import save_figure
 from dither.reports.ledger_figure import ledger_figure
 from dither.reports.plan_figure import plan_figure
-from dither.reports.statement import statement
 from dither.reports.theory_figure import theory_figure
 from dither.reports.training_figure import training_figure
+from dither.training.statement import statement
 
 __all__ = [
     "audit_figure",

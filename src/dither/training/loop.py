@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -18,13 +16,13 @@ from dither.clipping.batch import Loss, forward
 from dither.planning import Plan, ReactivePlan
 from dither.planning.written import written
 from dither.training.averaging import Average
+from dither.training.bar import Bar
 from dither.training.dice import dice
 from dither.training.evaluation import Public, checked_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import loss_of
 from dither.training.making import make_private
 from dither.training.optimizers import optimizer_of
-from dither.training.private import Private
 from dither.training.records import checked_pair
 from dither.training.run_folder import RunFolder
 from dither.training.views import Augment
@@ -149,7 +147,7 @@ def train(
         history.add(Row(private.step, cost, private.stepsize, private.noise_multiplier, metrics))
 
     clearing = nullcontext() if folder is None else folder.clearing(private)
-    with clearing, _Bar(private.plan.steps, shown=progress) as bar:
+    with clearing, Bar(private.plan.steps, shown=progress) as bar:
         for batch in private.batches():
             with dice(seed, private.step):
                 for part in private.pieces(batch, piece):
@@ -162,7 +160,7 @@ def train(
                 look()
             if folder is not None and private.step % checkpoint_every == 0:
                 folder.save(private, average)
-            bar.show(private)
+            bar.show(private.step, lambda: private.spent().epsilon)
     if not history.rows or history.rows[-1].step != private.step:
         look()
     if folder is not None and private.step:
@@ -176,36 +174,6 @@ def train(
         _save(result, folder)
     history.close()
     return result
-
-
-class _Bar:
-    """A bar with the step, ε so far and the time left."""
-
-    def __init__(self, steps: int, *, shown: bool) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("ε = {task.fields[epsilon]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (shown and console.is_terminal),
-        )
-        self._task = self._progress.add_task("training", total=steps, epsilon="0")
-
-    def __enter__(self) -> "_Bar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def show(self, private: Private) -> None:
-        if not self._progress.disable:
-            epsilon = f"{private.spent().epsilon:.3g}"
-            self._progress.update(self._task, completed=private.step, epsilon=epsilon)
 
 
 def _plan_text(plan: Plan | ReactivePlan) -> str:

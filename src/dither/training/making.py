@@ -11,7 +11,7 @@ from dither import validate
 from dither.clipping.refusals import refuse_unsound_layers
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
-from dither.training.payments import Payments
+from dither.training.payments import payments_into
 from dither.training.private import Private
 from dither.training.views import Augment
 
@@ -90,24 +90,8 @@ def make_private(
     if workers != 0:
         validate.count(workers=workers)
     refuse_unsound_layers(model)
-    payments = Payments(
-        _opening(ledger),
-        name=run_name,
-        owns_ledger=not isinstance(ledger, Ledger),
-        is_seeded=seed is not None,
-    )
+    payments = payments_into(ledger, name=run_name, is_seeded=seed is not None)
     return Private(
         model, optimizer, plan, dataset, reduction=reduction, seed=seed, workers=workers,
         engine=engine, augment=augment, payments=payments,
     )  # fmt: skip
-
-
-def _opening(
-    ledger: Ledger | str | Path | Callable[[], Ledger] | None,
-) -> Callable[[], Ledger] | None:
-    """Return what opens a ledger, when the first step needs it and not before."""
-    if isinstance(ledger, Ledger):
-        return lambda: ledger
-    if isinstance(ledger, str | Path):
-        return lambda: Ledger(ledger)
-    return ledger

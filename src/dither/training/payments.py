@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -106,6 +108,25 @@ class Payments:
         if self._ledger is None and self._open is not None:
             self._ledger = self._open()
         return self._ledger
+
+
+def payments_into(
+    ledger: Ledger | str | Path | Callable[[], Ledger] | None, *, name: str | None, is_seeded: bool
+) -> Payments:
+    """Return the payments of a new run into a ledger, its path, what opens it, or none."""
+    opening: Callable[[], Ledger] | None
+    if isinstance(ledger, Ledger):
+        opening = partial(_same, ledger)
+    elif isinstance(ledger, str | Path):
+        opening = partial(Ledger, ledger)
+    else:
+        opening = ledger
+    owns = not isinstance(ledger, Ledger)
+    return Payments(opening, name=name, owns_ledger=owns, is_seeded=is_seeded)
+
+
+def _same(ledger: Ledger) -> Ledger:
+    return ledger
 
 
 def _after_losses(plan: Plan | ReactivePlan, taken: int, account: Account) -> Plan | ReactivePlan:

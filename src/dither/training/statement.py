@@ -1,11 +1,13 @@
 """The privacy statement: what a run claims, and what the claim rests on."""
 
 import math
+from collections.abc import Sequence
 from textwrap import fill
 
 from dither.planning import Plan, ReactivePlan
 from dither.schedules import UnsafeRawAdaGradNorm
-from dither.training import Private, TrainResult
+from dither.training.loop import TrainResult
+from dither.training.private import Private
 from dither.types import SpentSoFar, rounded
 
 _NEIGHBOURS = {
@@ -14,11 +16,12 @@ _NEIGHBOURS = {
 }
 
 
-def statement(run: TrainResult | Private) -> str:
+def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
     """Return the statement of a training run, in paragraphs for people.
 
     Args:
         run: what `train` returned, or the `Private` of a loop of one's own.
+        leaks: what was read off the private data besides, each as "… was" or "… were".
 
     Example:
         >>> import dither, torch
@@ -30,11 +33,18 @@ def statement(run: TrainResult | Private) -> str:
     """
     result = run if isinstance(run, TrainResult) else _so_far(run)
     parts = [_claim(result), _mechanism(result), _public(result), _randomness(result)]
+    if leaks:
+        parts.insert(0, _leaked(leaks))
     return "\n".join(fill(part, 80) for part in parts)
 
 
 def _so_far(run: Private) -> TrainResult:
     return TrainResult(run.model, run.plan, run.spent(), run.step, (), run.seed)
+
+
+def _leaked(leaks: Sequence[str]) -> str:
+    read = "; ".join(f"{leak} read off the private data" for leak in leaks)
+    return f"NOT PROVEN: {read}, which no noise protects. The rest of this would hold without that."
 
 
 def _claim(result: TrainResult) -> str:
@@ -80,7 +90,8 @@ def _mechanism(result: TrainResult) -> str:
 def _public(result: TrainResult) -> str:
     return (
         f"The claim takes as public: the number of records, n = {result.plan.dataset_size:,}, the "
-        "shape of a record, the set of classes, and all settings. It holds for this run alone: "
+        "shape of a record, the set of classes, bounds of features and targets, and all settings. "
+        "It holds for this run alone: "
         "settings that were chosen by looking at other runs on the same data cost more."
     )
 

@@ -1,0 +1,160 @@
+"""The direct path of linear models: the clipped sum in two matrix products, without autograd.
+
+The loss of a record x with scores s = Wᵀx has the gradient x·rᵀ, where r is what the loss changes
+by with its scores. Its norm is ‖x‖·‖r‖, and the sum of clipped gradients is Xᵀ(w∘R), with the clip
+factors w on the rows of R.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dither.clipping.result import ClippedSum
+
+_PIECE = 4096
+"""Rows that are summed in their own precision before they are added to a sum in float64."""
+
+Residuals = Callable[[Tensor, NDArray[np.int64]], Tensor]
+"""From scores, rows × outputs, and the numbers of their records to r, of the same shape."""
+
+
+class Rows(Protocol):
+    """Records as rows of a matrix."""
+
+    norms: Tensor
+    columns: int
+
+    def __len__(self) -> int: ...
+
+    def take(self, records: NDArray[np.int64]) -> Any:
+        """Return a matrix with those rows."""
+        ...
+
+    def times(self, taken: Any, weight: Tensor) -> Tensor:
+        """Return X·W for rows that were taken."""
+        ...
+
+    def weighted(self, taken: Any, residuals: Tensor) -> Tensor:
+        """Return Xᵀ·R for rows that were taken."""
+        ...
+
+
+@final
+class DenseRows:
+    """Rows of a tensor, float32 or float64.
+
+    Args:
+        values: records × columns; a row whose norm is not finite counts as zeros.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        norms = torch.linalg.vector_norm(values, dim=1)
+        finite = torch.isfinite(norms)
+        if not finite.all():
+            values, norms = torch.where(finite[:, None], values, 0.0), norms.where(finite, 0.0)
+        self.values, self.norms, self.columns = values, norms, values.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, records: NDArray[np.int64]) -> Tensor:
+        """Return a matrix with those rows; neighbours are not copied."""
+        first, last = int(records[0]), int(records[-1])
+        if last - first + 1 == len(records):
+            return self.values[first : last + 1]
+        return self.values[torch.from_numpy(records)]
+
+    def times(self, taken: Tensor, weight: Tensor) -> Tensor:
+        """Return X·W."""
+        return taken @ weight
+
+    def weighted(self, taken: Tensor, residuals: Tensor) -> Tensor:
+        """Return Xᵀ·R."""
+        return taken.T @ residuals
+
+
+@final
+class SparseRows:
+    """Rows of a SciPy matrix or array in CSR format, float32 or float64.
+
+    Args:
+        values: records × columns; entries that are not finite count as zeros.
+    """
+
+    def __init__(self, values: Any) -> None:
+        finite = np.isfinite(values.data)
+        if not finite.all():
+            values = values.copy()
+            values.data[~finite] = 0.0
+        self.values, self.columns = values, values.shape[1]
+        squares = values.multiply(values).sum(axis=1)
+        self.norms = torch.from_numpy(np.sqrt(np.asarray(squares).ravel()).astype(values.dtype))
+
+    def __len__(self) -> int:
+        return int(self.values.shape[0])
+
+    def take(self, records: NDArray[np.int64]) -> Any:
+        """Return a matrix with those rows."""
+        return self.values[records]
+
+    def times(self, taken: Any, weight: Tensor) -> Tensor:
+        """Return X·W."""
+        return torch.from_numpy(np.asarray(taken @ weight.numpy()))
+
+    def weighted(self, taken: Any, residuals: Tensor) -> Tensor:
+        """Return Xᵀ·R."""
+        return torch.from_numpy(np.asarray(taken.T @ residuals.numpy()))
+
+
+def linear_clipped_sum(
+    rows: Rows,
+    weight: Tensor,
+    residuals: Residuals,
+    records: NDArray[np.int64],
+    clip_norm: float,
+) -> ClippedSum:
+    """Return the sum of the clipped gradients of a linear model without autograd.
+
+    Guarantees: every record adds a gradient of norm at most ``clip_norm``, up to the rounding that
+    `dither.release.margin` pays for; one whose gradient is not finite adds nothing.
+
+    Args:
+        rows: all records.
+        weight: W, columns × outputs.
+        residuals: r from scores, rows × outputs, and the numbers of their records.
+        records: ascending numbers of the records that were drawn.
+        clip_norm: C_G.
+
+    Returns:
+        A `ClippedSum` of one gradient, "weight", columns × outputs in float64.
+
+    Example:
+        >>> rows = DenseRows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+        >>> minus_one = lambda scores, records: -torch.ones_like(scores)
+        >>> total = linear_clipped_sum(rows, torch.zeros(2, 1), minus_one, np.arange(2), 1.0)
+        >>> total.gradients["weight"].T.round(decimals=4)
+        tensor([[-0.9000, -1.2000]], dtype=torch.float64)
+        >>> total.norms
+        tensor([5.0000, 0.5000])
+    """
+    total = torch.zeros(weight.shape, dtype=torch.float64)
+    norms = [torch.zeros(0, dtype=weight.dtype)]
+    for part in _pieces(records):
+        taken = rows.take(part)
+        r = residuals(rows.times(taken, weight), part)
+        norm = torch.linalg.vector_norm(r, dim=1) * rows.norms[torch.from_numpy(part)]
+        finite = torch.isfinite(norm)
+        factors = (clip_norm / norm).clamp_(max=1.0)
+        kept = torch.where(finite[:, None], r * factors[:, None], 0.0)
+        total += rows.weighted(taken, kept)
+        norms.append(torch.where(finite, norm, torch.inf))
+    return ClippedSum({"weight": total}, torch.cat(norms))
+
+
+def _pieces(records: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, len(records), _PIECE):
+        yield records[start : start + _PIECE]

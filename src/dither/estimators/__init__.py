@@ -1,0 +1,34 @@
+"""scikit-learn faces: private models without a training loop.
+
+>>> from dither.estimators import PrivateLogisticRegression
+>>> PrivateLogisticRegression(epsilon=2.0)
+PrivateLogisticRegression(epsilon=2.0)
+"""
+
+from dither.estimators.defaults import Defaults, defaults
+from dither.estimators.leaks import PrivacyCostWarning, PrivacyLeakWarning
+from dither.estimators.linear import (
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateSVC,
+)
+from dither.estimators.modules import (
+    PrivateClassifier,
+    PrivateMLPClassifier,
+    PrivateMLPRegressor,
+    PrivateRegressor,
+)
+
+__all__ = [
+    "Defaults",
+    "PrivacyCostWarning",
+    "PrivacyLeakWarning",
+    "PrivateClassifier",
+    "PrivateLinearRegression",
+    "PrivateLogisticRegression",
+    "PrivateMLPClassifier",
+    "PrivateMLPRegressor",
+    "PrivateRegressor",
+    "PrivateSVC",
+    "defaults",
+]

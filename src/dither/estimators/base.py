@@ -1,0 +1,212 @@
+"""What all private estimators share: parameters, the plan, and what they claim."""
+
+from functools import lru_cache
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from dither.estimators.callers import look_at_callers
+from dither.estimators.defaults import Defaults, defaults
+from dither.estimators.leaks import Leaks
+from dither.planning import Plan, ReactivePlan, plan
+from dither.schedules import Reactive
+from dither.training import TrainResult
+from dither.training.statement import statement
+from dither.types import PrivacyBound
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+_COUNT = Interval(Integral, 1, None, closed="left")
+
+
+class PrivateEstimator(BaseEstimator):
+    """Base of all estimators; see `PrivateLogisticRegression` for the parameters."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "epsilon": [_POSITIVE],
+        "delta": [Interval(Real, 0, 1, closed="neither"), None],
+        "dataset_size": [_COUNT, None],
+        "clip_norm": [_POSITIVE, None],
+        "epochs": [_POSITIVE, None],
+        "steps": [_COUNT, None],
+        "batch_size": [_COUNT, None],
+        "feature_norm": [_POSITIVE, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+    _model = "linear"
+
+    epsilon: float
+    delta: float | None
+    dataset_size: int | None
+    clip_norm: float | None
+    epochs: float | None
+    steps: int | None
+    batch_size: int | None
+    stepsizes: Any
+    noise: Any
+    feature_bounds: Any
+    feature_norm: float | None
+    random_state: Any
+    ledger: Any
+    verbose: int
+
+    privacy_: PrivacyBound
+    plan_: Plan | ReactivePlan
+
+    @property
+    def partial_fit(self) -> Any:
+        """Refused: `hasattr` says no, and who calls it learns why."""
+        raise AttributeError(
+            f"{type(self).__name__} has no partial_fit: its noise is planned for a whole run "
+            "over all records, and more data would need more budget; call fit once"
+        )
+
+    def privacy_statement(self) -> str:
+        """Return what the fit claims and what the claim rests on, in paragraphs for people."""
+        check_is_fitted(self)
+        return statement(self._result, leaks=self._leaks)
+
+    def _begin(self) -> Leaks:
+        """Check the parameters and who calls."""
+        self._validate_params()
+        leaks = Leaks()
+        look_at_callers(self, leaks)
+        return leaks
+
+    def _planned(self, records: int, features: int, outputs: int) -> tuple[Any, Defaults]:
+        """Return the plan of a fit, and the settings that were chosen for it."""
+        n = records if self.dataset_size is None else int(self.dataset_size)
+        delta = 0.1 / n if self.delta is None else self.delta
+        chosen = defaults(
+            dataset_size=n, features=features, outputs=outputs, epsilon=self.epsilon, delta=delta,
+            model=self._model, batch_size=self.batch_size, steps=self.steps, epochs=self.epochs,
+            clip_norm=self.clip_norm,
+        )  # fmt: skip
+        arguments = {
+            "epsilon": float(self.epsilon),
+            "delta": float(delta),
+            "dataset_size": n,
+            "batch_size": chosen.batch_size,
+            "steps": chosen.steps,
+            "clip_norm": chosen.clip_norm,
+            "stepsizes": chosen.stepsizes if self.stepsizes is None else self.stepsizes,
+            "noise": self.noise,
+        }
+        return _made(arguments), chosen
+
+    def _standardizing(self, chosen: Defaults) -> int:
+        return 0 if isinstance(self.stepsizes, Reactive) else chosen.standardizing
+
+    def _seed(self) -> int | None:
+        if self.random_state is None or isinstance(self.random_state, Integral):
+            return None if self.random_state is None else int(self.random_state)
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _finish(self, result: TrainResult, leaks: Leaks) -> None:
+        self._result, self._leaks = result, tuple(leaks.found)
+        self.plan_, self.privacy_ = result.plan, leaks.honest(result.bound)
+
+
+class ClassifierBase(ClassifierMixin, PrivateEstimator):
+    """The parameters of classifiers."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **PrivateEstimator._parameter_constraints,
+        "classes": ["array-like", None],
+    }
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        dataset_size: int | None = None,
+        clip_norm: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        stepsizes: Any = None,
+        noise: Any = "optimal",
+        feature_bounds: Any = None,
+        feature_norm: float | None = None,
+        classes: Any = None,
+        random_state: Any = None,
+        ledger: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.dataset_size = dataset_size
+        self.clip_norm = clip_norm
+        self.epochs = epochs
+        self.steps = steps
+        self.batch_size = batch_size
+        self.stepsizes = stepsizes
+        self.noise = noise
+        self.feature_bounds = feature_bounds
+        self.feature_norm = feature_norm
+        self.classes = classes
+        self.random_state = random_state
+        self.ledger = ledger
+        self.verbose = verbose
+
+
+class RegressorBase(RegressorMixin, PrivateEstimator):
+    """The parameters of regressors."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        dataset_size: int | None = None,
+        clip_norm: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        stepsizes: Any = None,
+        noise: Any = "optimal",
+        feature_bounds: Any = None,
+        feature_norm: float | None = None,
+        target_bounds: Any = None,
+        random_state: Any = None,
+        ledger: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.dataset_size = dataset_size
+        self.clip_norm = clip_norm
+        self.epochs = epochs
+        self.steps = steps
+        self.batch_size = batch_size
+        self.stepsizes = stepsizes
+        self.noise = noise
+        self.feature_bounds = feature_bounds
+        self.feature_norm = feature_norm
+        self.target_bounds = target_bounds
+        self.random_state = random_state
+        self.ledger = ledger
+        self.verbose = verbose
+
+
+def _made(arguments: dict[str, Any]) -> Plan | ReactivePlan:
+    """Plan a run, or take the plan that was made for the same arguments before."""
+    try:
+        return _remembered(*arguments.items())
+    except TypeError as refusal:
+        if "unhashable" not in str(refusal):
+            raise
+        made: Plan | ReactivePlan = plan(**arguments)
+        return made
+
+
+@lru_cache(maxsize=64)
+def _remembered(*arguments: tuple[str, Any]) -> Plan | ReactivePlan:
+    made: Plan | ReactivePlan = plan(**dict(arguments))
+    return made

@@ -1,0 +1,87 @@
+"""Who calls ``fit``: a pipeline whose scaler learns from private data, a search that fits often.
+
+scikit-learn does not tell an estimator where it is used, so the frames of the call are looked at.
+What is found there leads to warnings, and to a claim that is marked as not proven.
+"""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from sklearn.compose import ColumnTransformer
+from sklearn.frozen import FrozenEstimator
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, PolynomialFeatures
+from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
+from sklearn.utils import get_tags
+
+from dither.estimators.leaks import Leaks, PrivacyCostWarning
+
+_LEARN_SHAPES_ONLY = (
+    FrozenEstimator,
+    GaussianRandomProjection,
+    PolynomialFeatures,
+    RBFSampler,
+    SparseRandomProjection,
+)
+_FITS_OFTEN = GridSearchCV.__mro__[1], RandomizedSearchCV
+
+
+def look_at_callers(estimator: object, leaks: Leaks) -> None:
+    """Warn if a step of the same pipeline learns from the data, or if this is one fit of many."""
+    for frame in _frames():
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
+            for name in learning_steps(owner.steps[:-1]):
+                leaks.add(
+                    f"what the pipeline's step {name!r} has learned was",
+                    "give feature_bounds instead, take a step that learns nothing, or fit it on "
+                    "public data and wrap it in sklearn.frozen.FrozenEstimator",
+                )
+        module = frame.f_globals.get("__name__", "")
+        in_fold = frame.f_code.co_name == "_fit_and_score" and module.startswith("sklearn.")
+        if in_fold or isinstance(owner, _FITS_OFTEN):
+            _warn_of_many_fits()
+            return
+
+
+def learning_steps(steps: list[tuple[str, Any]]) -> Iterator[str]:
+    """Yield the names of transformers whose fit takes something from the data."""
+    for name, step, *_ in steps:
+        if isinstance(step, Pipeline):
+            yield from (f"{name}__{inner}" for inner in learning_steps(step.steps))
+        elif isinstance(step, ColumnTransformer):
+            yield from (f"{name}__{inner}" for inner in learning_steps(step.transformers))
+        elif isinstance(step, FeatureUnion):
+            yield from (f"{name}__{inner}" for inner in learning_steps(step.transformer_list))
+        elif _learns(step):
+            yield name
+
+
+def _learns(step: object) -> bool:
+    if step is None or isinstance(step, str | _LEARN_SHAPES_ONLY):
+        return False
+    if isinstance(step, OneHotEncoder | OrdinalEncoder) and not isinstance(step.categories, str):
+        return False
+    return bool(get_tags(step).requires_fit)
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _warn_of_many_fits() -> None:
+    warnings.warn(
+        "this fit is one of several on the same records: each spends its ε, together they cost "
+        "more, and scores of private data have no noise; dither.estimators.PrivateSearchCV pays "
+        "for a whole search",
+        PrivacyCostWarning,
+        stacklevel=4,
+    )

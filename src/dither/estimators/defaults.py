@@ -1,0 +1,112 @@
+"""Settings that work, from public quantities alone: n, the sizes of a record and of y, ε and δ."""
+
+import math
+from dataclasses import dataclass
+
+from dither import validate
+from dither.schedules import Linear
+
+_WORK = 1e10
+"""Multiplications of one fit's gradients, about: beyond them, batches are samples."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What `defaults` chooses.
+
+    Attributes:
+        batch_size: m; n itself where that is affordable, and then nothing is sampled.
+        steps: T.
+        stepsizes: the schedule η_0 … η_{T−1}.
+        clip_norm: C_G.
+        standardizing: how many of the first steps release means of the features.
+    """
+
+    batch_size: int
+    steps: int
+    stepsizes: Linear
+    clip_norm: float
+    standardizing: int
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The constants of one kind of model."""
+
+    steps: int
+    clip_norm: float
+    path: float
+    power: float
+    standardizing: float
+    longest: float = math.inf
+
+
+_RULES = {
+    "linear": _Rule(steps=200, clip_norm=0.2, path=10.0, power=0.8, standardizing=0.05),
+    "least squares": _Rule(
+        200, clip_norm=0.1, path=0.25, power=1.0, longest=100.0, standardizing=0.05
+    ),
+    "mlp": _Rule(steps=200, clip_norm=0.3, path=0.5, power=1.0, standardizing=0.0),
+}
+_END = 0.05
+
+
+def defaults(
+    *,
+    dataset_size: int,
+    features: int,
+    outputs: int = 1,
+    epsilon: float = 1.0,
+    delta: float | None = None,
+    model: str = "linear",
+    batch_size: int | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    clip_norm: float | None = None,
+) -> Defaults:
+    """Choose the settings of a fit by a rule; what is given stays, and the rest follows it.
+
+    The path of a run, S = C·Σ η_t, is how far its steps can go together. Noise moves the weights
+    by about S·σ/n, where σ ≈ √(2·log(1.25/δ))/ε is the noise of a single release, so S grows
+    with n/σ, up to where going further gains nothing. docs/estimators.md has the evidence.
+
+    Args:
+        dataset_size: n.
+        features: numbers in a record.
+        outputs: scores of a record: 1 for two classes or a regression, else the classes.
+        epsilon: ε.
+        delta: δ; None is 1/(10·n).
+        model: "linear" or "mlp", which is for all models with hidden layers.
+        batch_size: m, if it is known.
+        steps: T, if it is known; or
+        epochs: T = ceil(epochs·n/m).
+        clip_norm: C_G, if it is known.
+
+    Example:
+        >>> defaults(dataset_size=1000, features=20, epsilon=1.0).batch_size
+        1000
+        >>> defaults(dataset_size=60_000, features=784, outputs=10, epsilon=1.0).batch_size
+        6378
+    """
+    rule = _RULES[validate.choice(_RULES, model=model)]
+    n, d = validate.count(dataset_size=dataset_size), validate.count(features=features)
+    k, budget = validate.count(outputs=outputs), validate.positive(epsilon=epsilon)
+    chance = 0.1 / n if delta is None else validate.probability(delta=delta)
+    if steps is not None and epochs is not None:
+        raise validate.InvalidTypeError(
+            f"only one of steps and epochs may be given, got steps={steps!r}, epochs={epochs!r}"
+        )
+    T = rule.steps if steps is None else validate.step_count(steps=steps)
+    m = _batch(n, d * k, T) if batch_size is None else validate.count(batch_size=batch_size)
+    if epochs is not None:
+        T = validate.steps_in(epochs, batch_size=m, dataset_size=n)
+    C = rule.clip_norm if clip_norm is None else validate.positive(clip_norm=clip_norm)
+    sigma = math.sqrt(2.0 * math.log(1.25 / chance)) / budget
+    S = min(rule.path * (n / sigma) ** rule.power, rule.longest)
+    eta = 2.0 * S / (C * (1.0 + _END) * T)
+    return Defaults(m, T, Linear(eta, _END * eta), C, round(rule.standardizing * T))
+
+
+def _batch(n: int, products: int, T: int) -> int:
+    affordable = math.ceil(_WORK / (T * products))
+    return n if 2 * affordable >= n else max(affordable, min(n, 64))

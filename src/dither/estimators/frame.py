@@ -1,0 +1,144 @@
+"""Public bounds of features and targets, and the units that they give to training."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.sparsefuncs import min_max_axis
+
+from dither.estimators.leaks import Leaks
+from dither.types import FloatArray
+from dither.validate import InvalidTypeError, InvalidValueError
+
+_CHUNK = 4096
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Where the features of a record lie, by public knowledge.
+
+    Attributes:
+        lower: least values of the features, or None.
+        upper: largest values of the features, or None.
+        norm: the largest norm of a record, or infinite.
+        offset: what training takes off the features.
+        factor: what it multiplies them by then.
+    """
+
+    offset: FloatArray
+    factor: FloatArray
+    lower: FloatArray | None = None
+    upper: FloatArray | None = None
+    norm: float = math.inf
+
+    def within(self, X: Any) -> Any:
+        """Return the features with what is out of bounds moved to the bounds."""
+        if self.lower is not None and self.upper is not None:
+            return _clipped(X, self.lower, self.upper)
+        return _shortened(X, self.norm) if math.isfinite(self.norm) else X
+
+    def scaled(self, X: Any) -> Any:
+        """Return the features in the units of training, in single precision."""
+        if sparse.issparse(X):
+            inside = self.within(X).tocsr()
+            scaled = inside.astype(np.float32)
+            scaled.data = (inside.data * self.factor[inside.indices]).astype(np.float32)
+            return scaled
+        scaled = np.empty(X.shape, np.float32)
+        for start in range(0, len(X), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            scaled[part] = (self.within(X[part]) - self.offset) * self.factor
+        return scaled
+
+
+def frame_of(
+    X: Any, feature_bounds: Any, feature_norm: Any, leaks: Leaks, *, length: float
+) -> Frame:
+    """Return the frame that the arguments describe; without any, the data's own, with a warning.
+
+    A feature whose bounds have 0 between them keeps its zero; the middle of the bounds becomes the
+    zero of others.
+
+    Args:
+        X: records × features.
+        feature_bounds: (least, largest), numbers or one each a feature.
+        feature_norm: the largest norm of a record.
+        leaks: where to note that bounds were read off the data.
+        length: of a record in the units of training that lies on all its bounds, or has the norm.
+    """
+    if feature_bounds is not None and feature_norm is not None:
+        raise InvalidTypeError(
+            "only one of feature_bounds and feature_norm may be given, got both: "
+            f"feature_norm={feature_norm!r}"
+        )
+    shape = X.shape[1:]
+    if feature_norm is not None:
+        norm = float(feature_norm)
+        return Frame(np.zeros(shape), np.full(shape, length / norm), norm=norm)
+    if feature_bounds is None:
+        leaks.add(
+            "the least and largest values of the features were",
+            "give them as feature_bounds=(least, largest) from public knowledge, or feature_norm",
+        )
+        lower, upper = _extremes(X)
+    else:
+        lower, upper = bounds_of(shape, feature_bounds=feature_bounds)
+    has_zero = (lower <= 0.0) & (upper >= 0.0)
+    if sparse.issparse(X) and not has_zero.all():
+        raise InvalidValueError(
+            "feature_bounds must have 0 between them for sparse X, got bounds without it for "
+            f"{int((~has_zero).sum())} features"
+        )
+    offset = np.where(has_zero, 0.0, lower / 2.0 + upper / 2.0)
+    reach = np.maximum(upper - offset, offset - lower)
+    factor = length / math.sqrt(max(1, math.prod(shape))) / np.where(reach > 0.0, reach, 1.0)
+    return Frame(offset, factor, lower, upper)
+
+
+def bounds_of(shape: tuple[int, ...], **argument: Any) -> tuple[FloatArray, FloatArray]:
+    """Return (least, largest) as arrays of a shape, from a pair of numbers or of arrays."""
+    ((name, pair),) = argument.items()
+    wanted = f"{name} must be a pair (least, largest) of numbers or of arrays of shape {shape}"
+    try:
+        least, largest = pair
+        lower, upper = (
+            np.broadcast_to(np.asarray(each, np.float64), shape).copy() for each in (least, largest)
+        )
+    except (TypeError, ValueError):
+        raise InvalidValueError(f"{wanted}, got {str(pair)[:80]!r}") from None
+    if not (np.isfinite(lower).all() and np.isfinite(upper).all() and (lower <= upper).all()):
+        raise InvalidValueError(
+            f"{name} must be finite, the least no larger than the largest, got {str(pair)[:80]}"
+        )
+    return lower, upper
+
+
+def _extremes(X: Any) -> tuple[FloatArray, FloatArray]:
+    if sparse.issparse(X):
+        lower, upper = min_max_axis(X, axis=0)
+        return np.minimum(lower, 0.0), np.maximum(upper, 0.0)
+    return X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64)
+
+
+def _clipped(X: Any, lower: FloatArray, upper: FloatArray) -> Any:
+    if isinstance(X, np.ndarray):
+        return np.clip(X, lower, upper)
+    clipped = X.tocsr().copy()
+    clipped.data = np.clip(clipped.data, lower[clipped.indices], upper[clipped.indices])
+    return clipped
+
+
+def _shortened(X: Any, norm: float) -> Any:
+    """Return the records, those that are too long scaled down to the norm."""
+    if isinstance(X, np.ndarray):
+        flat = X.reshape(len(X), -1).astype(np.float64)
+        factors = np.minimum(1.0, norm / np.maximum(np.linalg.norm(flat, axis=1), norm))
+        return X * factors.reshape(-1, *(1 for _ in X.shape[1:]))
+    shortened = X.tocsr().copy()
+    squares = np.asarray(shortened.multiply(shortened).sum(axis=1)).ravel()
+    factors = norm / np.maximum(np.sqrt(squares), norm)
+    shortened.data = shortened.data * np.repeat(factors, np.diff(shortened.indptr))
+    return shortened

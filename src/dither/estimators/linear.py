@@ -1,0 +1,231 @@
+"""Linear models: classes by logistic regression or a smoothed hinge, and numbers by least squares.
+
+Their gradients take two matrix products a step and no autograd (`dither.training.linear`).
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.extmath import safe_sparse_dot, softmax
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dither.clipping.linear import Residuals
+from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase
+from dither.estimators.frame import Frame, frame_of
+from dither.estimators.leaks import Leaks
+from dither.estimators.targets import classes_of, target_frame_of
+from dither.training import residuals as by_score
+from dither.training.linear import train_linear
+from dither.types import FloatArray
+
+_DTYPES = [np.float64, np.float32]
+_LENGTH = 2.0
+"""Of a record on all its bounds; most records are then about 1 long."""
+
+
+class _Linear(PrivateEstimator):
+    """A fit by the direct path, and scores of records."""
+
+    coef_: FloatArray
+    intercept_: Any
+
+    def _scores(self, X: Any) -> FloatArray:
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=_DTYPES, reset=False)
+        inside = self._frame.within(X)
+        scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)
+        return np.asarray(scores + self.intercept_)
+
+    def _train(self, X: Any, residuals: Residuals, outputs: int, leaks: Leaks) -> None:
+        frame = frame_of(X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH)
+        plan, chosen = self._planned(X.shape[0], X.shape[1], outputs)
+        features = frame.scaled(X)
+        result = train_linear(
+            torch.from_numpy(features) if isinstance(X, np.ndarray) else features,
+            residuals,
+            plan,
+            outputs=outputs,
+            standardizing=self._standardizing(chosen),
+            seed=self._seed(),
+            ledger=self.ledger,
+            progress=bool(self.verbose),
+        )
+        self._frame: Frame = frame
+        weight, bias = (p.detach().numpy().astype(np.float64) for p in result.model.parameters())
+        self.coef_ = weight * frame.factor
+        self.intercept_ = bias - self.coef_ @ frame.offset
+        self._finish(result, leaks)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class _LinearClassifier(ClassifierBase, _Linear):
+    """Labels of linear classifiers."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Train on private records, within the budget; see `PrivateLogisticRegression`.
+
+        Args:
+            X: records × features; dense or sparse.
+            y: one class a record.
+        """
+        leaks = self._begin()
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_DTYPES, ensure_min_samples=2)
+        classes, numbers = classes_of(y, self.classes, leaks)
+        outputs = 1 if classes.size == 2 else classes.size
+        self._train(X, self._residuals(numbers, outputs), outputs, leaks)
+        self.classes_ = classes
+        return self
+
+    def decision_function(self, X: Any) -> FloatArray:
+        """Return the scores of records: one for two classes, else one a class."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the likeliest class of every record."""
+        scores = self._scores(X)
+        best = (scores[:, 0] > 0.0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
+        predicted: NDArray[Any] = self.classes_[best]
+        return predicted
+
+    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> Residuals:
+        raise NotImplementedError
+
+
+class PrivateLogisticRegression(_LinearClassifier):
+    """Logistic regression under differential privacy.
+
+    Guarantees: the fitted model is (``epsilon``, ``delta``)-differentially private with respect to
+    adding or removing a record, if ``classes`` and the bounds of the features are given; the number
+    of records counts as public. ``privacy_`` is what was proven, or says that something was read
+    off the data, and nothing proven.
+
+    Args:
+        epsilon: ε.
+        delta: δ; None is 1/(10·n).
+        dataset_size: n; None is ``len(X)``, which is then public.
+        clip_norm: C_G, to which every record's gradient is clipped; None and all that follow:
+            chosen by `defaults` from n, the numbers of features and classes, ε and δ.
+        epochs: how often every record takes part, on average; or
+        steps: T.
+        batch_size: m, expected.
+        stepsizes: a schedule or an array of T step sizes, in the units of training.
+        noise: as `dither.plan` takes it.
+        feature_bounds: (least, largest) of the features: a pair of numbers, or of arrays. Public
+            knowledge: what is outside is moved to the bounds. Features whose bounds have 0 between
+            them keep their zero, the others' middle becomes 0, and a record on all its bounds is 2
+            long in the units of training.
+        feature_norm: instead of bounds, the largest norm of a record; longer ones are shortened.
+            With neither, bounds are read off the data with a `PrivacyLeakWarning`.
+        classes: all labels that there can be; None reads them off y with a `PrivacyLeakWarning`.
+        random_state: None for randomness from the operating system. A seed is for tests: whoever
+            guesses it can take the noise off.
+        ledger: a `dither.ledger.Ledger` or its path, for the cost to be written down in.
+        verbose: 1 shows a progress bar.
+
+    Attributes:
+        coef_: weights, outputs × features, for features within their bounds.
+        intercept_: one an output.
+        classes_: the labels, ascending.
+        n_features_in_: how many features there were.
+        feature_names_in_: their names, if X was a data frame.
+        privacy_: the `PrivacyBound` of the fit.
+        plan_: its plan.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = PrivateLogisticRegression(
+        ...     epsilon=1.0, feature_bounds=(0, 16), classes=range(10), random_state=0)
+        >>> bool(model.fit(X, y).score(X, y) > 0.7)
+        True
+        >>> model.privacy_.epsilon <= 1.0, model.privacy_.is_upper_bound
+        (True, True)
+    """
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Return the probability of every class, records × classes."""
+        scores = self._scores(X)
+        if scores.shape[1] == 1:
+            scores = np.hstack([np.zeros_like(scores), scores])
+        return np.asarray(softmax(scores))
+
+    def predict_log_proba(self, X: Any) -> FloatArray:
+        """Return the logarithms of the probabilities."""
+        return np.log(self.predict_proba(X))
+
+    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> Residuals:
+        if outputs == 1:
+            return by_score.logistic_residuals(numbers)
+        return by_score.softmax_residuals(numbers)
+
+
+class PrivateSVC(_LinearClassifier):
+    """A linear support vector classifier with a smoothed hinge, one class against the rest.
+
+    Guarantees and parameters: those of `PrivateLogisticRegression`. The loss of a margin u is 0
+    above 3⁄2, 1 − u below ½, and (3⁄2 − u)²/2 between.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = PrivateSVC(
+        ...     epsilon=1.0, feature_bounds=(0, 16), classes=range(10), random_state=0)
+        >>> bool(model.fit(X, y).score(X, y) > 0.7)
+        True
+    """
+
+    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> Residuals:
+        if outputs == 1:
+            return by_score.hinge_residuals(np.where(numbers == 1, 1.0, -1.0)[:, None])
+        return by_score.hinge_residuals(np.where(np.eye(outputs)[numbers] == 1.0, 1.0, -1.0))
+
+
+class PrivateLinearRegression(RegressorBase, _Linear):
+    """Least squares under differential privacy.
+
+    Guarantees and parameters: those of `PrivateLogisticRegression`, with ``target_bounds`` in the
+    place of ``classes``.
+
+    Args:
+        target_bounds: (least, largest) target, public: what is outside is moved to the bounds. None
+            reads them off y with a `PrivacyLeakWarning`.
+
+    Example:
+        >>> X = np.random.default_rng(0).uniform(-1, 1, (2000, 3))
+        >>> y = X @ [1.0, -2.0, 0.5] + 0.3
+        >>> model = PrivateLinearRegression(
+        ...     epsilon=1.0, feature_bounds=(-1, 1), target_bounds=(-4, 4), random_state=0)
+        >>> bool(model.fit(X, y).score(X, y) > 0.8)
+        True
+    """
+
+    _model = "least squares"
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Train on private records, within the budget.
+
+        Args:
+            X: records × features; dense or sparse.
+            y: one number a record.
+        """
+        leaks = self._begin()
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=_DTYPES, y_numeric=True, ensure_min_samples=2
+        )
+        y = np.asarray(y, np.float64)
+        targets = target_frame_of(y, self.target_bounds, leaks)
+        self._train(X, by_score.squared_residuals(targets.scaled(y)[:, None]), 1, leaks)
+        self.coef_ = self.coef_[0] * targets.reach
+        self.intercept_ = float(targets.middle + targets.reach * self.intercept_[0])
+        return self
+
+    def predict(self, X: Any) -> FloatArray:
+        """Return the expected target of every record."""
+        return self._scores(X)[:, 0]

@@ -1,0 +1,377 @@
+"""Any torch module as a classifier or a regressor, and multi-layer perceptrons."""
+
+import copy
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.extmath import softmax
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase
+from dither.estimators.frame import Frame, frame_of
+from dither.estimators.leaks import Leaks
+from dither.estimators.targets import classes_of, target_frame_of
+from dither.training import train
+from dither.types import FloatArray
+from dither.validate import InvalidTypeError
+
+_DTYPES = [np.float64, np.float32]
+_PIECE = 1024
+
+
+class _ModuleEstimator(PrivateEstimator):
+    """A fit of a torch module by `dither.train`, and its outputs."""
+
+    _model = "mlp"
+    _loss = "cross_entropy"
+    _takes_raw_features = True
+
+    module: Any
+    module_: nn.Module
+
+    def _train(self, X: Any, targets: Tensor, outputs: int, leaks: Leaks) -> None:
+        frame = self._frame_of(X, leaks)
+        plan, _ = self._planned(len(X), math.prod(X.shape[1:]), outputs)
+        seed = self._seed()
+        module = self._new_module(X.shape[1:], outputs, seed)
+        inputs = torch.from_numpy(frame.scaled(X))
+        result = train(
+            module,
+            (inputs, targets),
+            plan,
+            loss=self._loss,
+            averaging="tail",
+            seed=seed,
+            ledger=self.ledger,
+            progress=bool(self.verbose),
+        )
+        self._frame, self.module_ = frame, result.model.eval()
+        self._finish(result, leaks)
+
+    def _frame_of(self, X: Any, leaks: Leaks) -> Frame:
+        if self._takes_raw_features and self.feature_bounds is None and self.feature_norm is None:
+            return Frame(np.zeros(X.shape[1:]), np.ones(X.shape[1:]))
+        length = math.sqrt(math.prod(X.shape[1:]))
+        return frame_of(X, self.feature_bounds, self.feature_norm, leaks, length=length)
+
+    def _new_module(self, shape: tuple[int, ...], outputs: int, seed: int | None) -> nn.Module:
+        with torch.random.fork_rng(devices=[], enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            return self._made(shape[0] if len(shape) == 1 else shape, outputs)
+
+    def _made(self, features: Any, outputs: int) -> nn.Module:
+        """Return a new module, from the ``module`` that was given."""
+        if isinstance(self.module, nn.Module):
+            return copy.deepcopy(self.module)
+        made = self.module(features, outputs)
+        if not isinstance(made, nn.Module):
+            raise InvalidTypeError(
+                "module must be a torch.nn.Module or a function (features, outputs) -> Module, "
+                f"got a function that returns {type(made).__name__}"
+            )
+        return made
+
+    @torch.no_grad()
+    def _outputs(self, X: Any) -> FloatArray:
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=_DTYPES, allow_nd=self._takes_raw_features, reset=False)
+        parts = []
+        for start in range(0, len(X), _PIECE):
+            inputs = torch.from_numpy(self._frame.scaled(X[start : start + _PIECE]))
+            parts.append(self.module_(inputs).reshape(len(inputs), -1))
+        return torch.cat(parts).numpy().astype(np.float64)
+
+
+class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
+    """Labels, and classes from scores."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Train a copy of the module on private records, within the budget."""
+        leaks = self._begin()
+        X, y = validate_data(
+            self, X, y, dtype=_DTYPES, allow_nd=self._takes_raw_features, ensure_min_samples=2
+        )
+        classes, numbers = classes_of(y, self.classes, leaks)
+        self._train(X, torch.from_numpy(numbers), classes.size, leaks)
+        self.classes_ = classes
+        return self
+
+    def decision_function(self, X: Any) -> FloatArray:
+        """Return the scores of records: one for two classes, else one a class."""
+        scores = self._outputs(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Return the probability of every class, records × classes."""
+        return np.asarray(softmax(self._outputs(X)))
+
+    def predict_log_proba(self, X: Any) -> FloatArray:
+        """Return the logarithms of the probabilities."""
+        return np.log(self.predict_proba(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the likeliest class of every record."""
+        predicted: NDArray[Any] = self.classes_[self._outputs(X).argmax(axis=1)]
+        return predicted
+
+
+class _ModuleRegressor(RegressorBase, _ModuleEstimator):
+    """Targets in the units of training, and back."""
+
+    _loss = "squared_error"
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Train a copy of the module on private records, within the budget."""
+        leaks = self._begin()
+        X, y = validate_data(
+            self, X, y, dtype=_DTYPES, allow_nd=self._takes_raw_features, y_numeric=True,
+            ensure_min_samples=2,
+        )  # fmt: skip
+        y = np.asarray(y, np.float64)
+        targets = target_frame_of(y, self.target_bounds, leaks)
+        scaled = torch.from_numpy(targets.scaled(y).astype(np.float32))
+        self._train(X, scaled, 1, leaks)
+        self._targets = targets
+        return self
+
+    def predict(self, X: Any) -> FloatArray:
+        """Return the expected target of every record."""
+        outputs = self._outputs(X)[:, 0]
+        return self._targets.middle + self._targets.reach * outputs
+
+
+class PrivateClassifier(_ModuleClassifier):
+    """A classifier from any torch module that treats every record by itself.
+
+    Guarantees: those of `dither.train`. The module is (``epsilon``, ``delta``)-differentially
+    private with respect to adding or removing a record, if ``classes`` are given. Parameters and
+    attributes are those of `PrivateLogisticRegression`, but for these.
+
+    Args:
+        module: a module, of which a copy is trained, or a function (features, outputs) → module,
+            where features is their number, or their shape if records are not vectors. It gives one
+            score a class.
+        feature_bounds: as for `PrivateLogisticRegression`; what lies within the bounds comes to the
+            module as numbers from −1 to 1. Without, it gets the features as they are.
+
+    Attributes:
+        module_: the trained module.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = PrivateClassifier(nn.Linear, epsilon=3.0, feature_bounds=(0, 16),
+        ...                           classes=range(10), steps=50, random_state=0)
+        >>> bool(model.fit(X, y).score(X, y) > 0.7)
+        True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **ClassifierBase._parameter_constraints,
+        "module": [nn.Module, callable],
+    }
+
+    def __init__(
+        self,
+        module: Any,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        dataset_size: int | None = None,
+        clip_norm: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        stepsizes: Any = None,
+        noise: Any = "optimal",
+        feature_bounds: Any = None,
+        feature_norm: float | None = None,
+        classes: Any = None,
+        random_state: Any = None,
+        ledger: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.module = module
+        super().__init__(
+            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
+            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
+            feature_bounds=feature_bounds, feature_norm=feature_norm, classes=classes,
+            random_state=random_state, ledger=ledger, verbose=verbose,
+        )  # fmt: skip
+
+
+class PrivateRegressor(_ModuleRegressor):
+    """A regressor from any torch module that treats every record by itself.
+
+    Guarantees and parameters: those of `PrivateClassifier`, with ``target_bounds`` in the place of
+    ``classes``; the module gives one number a record, from −1 to 1 for the bounds of the targets.
+
+    Example:
+        >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 3))
+        >>> model = PrivateRegressor(nn.Linear, epsilon=3.0, target_bounds=(-3, 3), steps=50,
+        ...                          random_state=0)
+        >>> bool(model.fit(X, X.sum(axis=1)).score(X, X.sum(axis=1)) > 0.5)
+        True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **RegressorBase._parameter_constraints,
+        "module": [nn.Module, callable],
+    }
+
+    def __init__(
+        self,
+        module: Any,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        dataset_size: int | None = None,
+        clip_norm: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        stepsizes: Any = None,
+        noise: Any = "optimal",
+        feature_bounds: Any = None,
+        feature_norm: float | None = None,
+        target_bounds: Any = None,
+        random_state: Any = None,
+        ledger: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.module = module
+        super().__init__(
+            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
+            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
+            feature_bounds=feature_bounds, feature_norm=feature_norm, target_bounds=target_bounds,
+            random_state=random_state, ledger=ledger, verbose=verbose,
+        )  # fmt: skip
+
+
+class PrivateMLPClassifier(_ModuleClassifier):
+    """A multi-layer perceptron with tanh for classes, under differential privacy.
+
+    Guarantees and parameters: those of `PrivateLogisticRegression`, and one more. Features within
+    their bounds come to the network as numbers from −1 to 1.
+
+    Args:
+        hidden_layer_sizes: units of each hidden layer.
+
+    Attributes:
+        module_: the trained network.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = PrivateMLPClassifier(
+        ...     epsilon=3.0, feature_bounds=(0, 16), classes=range(10), steps=50, random_state=0)
+        >>> bool(model.fit(X, y).score(X, y) > 0.6)
+        True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **ClassifierBase._parameter_constraints,
+        "hidden_layer_sizes": ["array-like"],
+    }
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (64,),
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        dataset_size: int | None = None,
+        clip_norm: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        stepsizes: Any = None,
+        noise: Any = "optimal",
+        feature_bounds: Any = None,
+        feature_norm: float | None = None,
+        classes: Any = None,
+        random_state: Any = None,
+        ledger: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        super().__init__(
+            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
+            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
+            feature_bounds=feature_bounds, feature_norm=feature_norm, classes=classes,
+            random_state=random_state, ledger=ledger, verbose=verbose,
+        )  # fmt: skip
+
+    _takes_raw_features = False
+
+    def _made(self, features: Any, outputs: int) -> nn.Module:
+        return _perceptron(features, outputs, self.hidden_layer_sizes)
+
+
+class PrivateMLPRegressor(_ModuleRegressor):
+    """A multi-layer perceptron with tanh for numbers, under differential privacy.
+
+    Guarantees and parameters: those of `PrivateMLPClassifier`, with ``target_bounds`` in the place
+    of ``classes``.
+
+    Example:
+        >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 2))
+        >>> y = X[:, 0] * X[:, 1]
+        >>> model = PrivateMLPRegressor(
+        ...     epsilon=10.0, feature_bounds=(-1, 1), target_bounds=(-1, 1), random_state=0)
+        >>> model.fit(X, y).predict(X).shape
+        (1000,)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **RegressorBase._parameter_constraints,
+        "hidden_layer_sizes": ["array-like"],
+    }
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (64,),
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        dataset_size: int | None = None,
+        clip_norm: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        stepsizes: Any = None,
+        noise: Any = "optimal",
+        feature_bounds: Any = None,
+        feature_norm: float | None = None,
+        target_bounds: Any = None,
+        random_state: Any = None,
+        ledger: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        super().__init__(
+            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
+            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
+            feature_bounds=feature_bounds, feature_norm=feature_norm, target_bounds=target_bounds,
+            random_state=random_state, ledger=ledger, verbose=verbose,
+        )  # fmt: skip
+
+    _takes_raw_features = False
+
+    def _made(self, features: Any, outputs: int) -> nn.Module:
+        return _perceptron(features, outputs, self.hidden_layer_sizes)
+
+
+def _perceptron(features: int, outputs: int, hidden: Sequence[int]) -> nn.Module:
+    sizes = [features, *hidden]
+    layers: list[nn.Module] = []
+    for width, next_width in pairwise(sizes):
+        layers += [nn.Linear(width, next_width), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))

@@ -1,0 +1,201 @@
+"""Private training of linear models by the direct path: a step is about two matrix products.
+
+The first steps of a plan may release, instead of gradients, the mean of the records and of their
+squared norms. A step is a clipped sum with noise, whatever is summed, so they cost what the plan
+says. Training then takes the mean off every record and divides by the typical norm: what all
+records have in common no longer fills the norms of their gradients, the intercept need not undo it,
+and bounds that are wider than the data do no harm.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+
+from dither import validate
+from dither.clipping.linear import DenseRows, Residuals, Rows, SparseRows, linear_clipped_sum
+from dither.ledger import Ledger
+from dither.planning import Plan, ReactivePlan
+from dither.randomness import Source
+from dither.release import release
+from dither.sampling import sampler_for
+from dither.training.averaging import Tail
+from dither.training.bar import Bar
+from dither.training.history import Row
+from dither.training.loop import TrainResult
+from dither.training.payments import payments_into
+
+_LEAST_SPREAD = 1e-3
+
+
+def train_linear(
+    features: Tensor | Any,
+    residuals: Residuals,
+    plan: Plan | ReactivePlan,
+    *,
+    outputs: int,
+    constant: float = 0.5,
+    standardizing: int = 0,
+    momentum: float = 0.9,
+    seed: int | None = None,
+    ledger: Ledger | str | Path | None = None,
+    progress: bool = False,
+) -> TrainResult:
+    """Train a linear model from zero, and return the mean of the iterates of the second half.
+
+    Guarantees: those of `make_private`. Every step draws its own records, is paid for before it is
+    released, and releases nothing but a clipped sum with the plan's noise.
+
+    Args:
+        features: records × columns, a tensor or a SciPy CSR matrix, float32 or float64; for
+            ``standardizing``, in units in which records are at most 2 long.
+        residuals: derivatives of the loss by the scores, as `linear_clipped_sum` takes them.
+        plan: from `dither.plan`.
+        outputs: how many scores a record has.
+        constant: the value of one more column, whose weight makes the intercept.
+        standardizing: how many of the first steps release means, for a fixed plan. Sparse records
+            stay sparse: they are only divided by their typical norm.
+        momentum: the share of the last change that is in the next.
+        seed: as `make_private` takes it.
+        ledger: as `make_private` takes it.
+        progress: whether a terminal shows a bar.
+
+    Returns:
+        A `TrainResult` whose model is a `torch.nn.Linear` for the features as they were given.
+
+    Example:
+        >>> import dither
+        >>> x = torch.randn(100, 3)
+        >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
+        >>> result = train_linear(x, lambda scores, i: scores - x[i][:, :1], plan, outputs=1)
+        >>> result.steps, result.bound.epsilon <= 3.0, result.model.weight.shape
+        (5, True, torch.Size([1, 3]))
+    """
+    with Bar(plan.steps, shown=progress) as bar:
+        run = _Run(plan, features.shape[0], seed, ledger, bar)
+        try:
+            mean, scale = _moments(features, run, standardizing)
+            rows = _rows(features, mean, scale, constant)
+            weight = _descended(rows, outputs, residuals, run, momentum)
+        finally:
+            run.payments.end()
+    model = nn.Linear(rows.columns - 1, outputs, dtype=weight.dtype)
+    with torch.no_grad():
+        model.weight.copy_(weight[:-1].T / scale)
+        model.bias.copy_(constant * weight[-1] - model.weight @ mean.to(weight.dtype))
+    bound = run.course.bound()
+    last = Row(run.course.steps, bound.epsilon, run.stepsize, run.noise_multiplier)
+    return TrainResult(model, plan, bound, run.course.steps, (last,), seed)
+
+
+class _Run:
+    """A plan on its way: draws, pays, sums and releases, step by step."""
+
+    def __init__(
+        self,
+        plan: Plan | ReactivePlan,
+        length: int,
+        seed: int | None,
+        ledger: Ledger | str | Path | None,
+        bar: Bar,
+    ) -> None:
+        self.plan, self.course, self._bar = plan, plan.course(), bar
+        self._source, self._sampler = Source(seed), sampler_for(plan, length=length)
+        self.payments = payments_into(ledger, name=None, is_seeded=seed is not None)
+        self.payments.register(plan)
+        self.noise_multiplier = self.stepsize = float("nan")
+
+    def release(self, rows: Rows, weight: Tensor, residuals: Residuals, clip_norm: float) -> Tensor:
+        """Return what the next step releases; `stepsize` is then the step's."""
+        t, z = self.course.steps, self.course.noise_multiplier
+        if z is None:
+            raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
+        self.payments.begin(t, z)
+        records = self._sampler.draw(len(rows), self._source.stream("sampling", t))
+        clipped = linear_clipped_sum(rows, weight, residuals, records, clip_norm)
+        self.payments.finish(t, z)
+        self.course.spend()
+        m = self.plan.batch_size
+        released = release(
+            clipped,
+            clip_norm=clip_norm,
+            noise_multiplier=z,
+            batch_size=m,
+            stream=self._source.stream("noise", t),
+        )
+
+        def raw_squared_norm() -> float:
+            return float((clipped.gradients["weight"] / m).square().sum())
+
+        self.noise_multiplier, self.stepsize = z, self.course.stepsize(released, raw_squared_norm)
+        self._bar.show(self.course.steps, lambda: self.course.bound().epsilon)
+        return released.gradients["weight"]
+
+
+def _moments(features: Any, run: _Run, steps: int) -> tuple[Tensor, float]:
+    """Return the mean of the records and the root mean square of their distance from it.
+
+    Both as the first steps release them: of a record x the vector (x, ‖x‖²/4), which is at most √5
+    long for ‖x‖ ≤ 2, or for sparse records its last entry alone.
+    """
+    is_dense, d = isinstance(features, Tensor), features.shape[1]
+    mean = torch.zeros(d, dtype=torch.float64)
+    if steps == 0:
+        return mean, 1.0
+    if not isinstance(run.plan, Plan) or steps >= run.plan.steps:
+        raise validate.InvalidValueError(
+            "standardizing must be fewer steps than those of a plan that is fixed in advance, got "
+            f"{steps} of {run.plan.steps}"
+        )
+    squares = (DenseRows(features) if is_dense else SparseRows(features)).norms.square() / 4.0
+    columns = (features, squares[:, None]) if is_dense else (squares[:, None],)
+    released, noise = _mean_of(DenseRows(torch.cat(columns, dim=1)), run, steps)
+    if is_dense:
+        mean = released[:-1]
+    # The noise adds d variances to the square of the mean.
+    square = max(0.0, float(mean.square().sum()) - len(released[:-1]) * noise**2)
+    spread = 4.0 * float(released[-1]) - square
+    return mean, math.sqrt(min(max(spread, 8.0 * noise, _LEAST_SPREAD), 4.0))
+
+
+def _mean_of(rows: DenseRows, run: _Run, steps: int) -> tuple[Tensor, float]:
+    """Return the mean of rows as some steps release it, and the noise in each coordinate."""
+    mean, total = torch.zeros(rows.columns, dtype=torch.float64), 0.0
+    start, longest = torch.zeros(rows.columns, 1, dtype=rows.values.dtype), math.sqrt(5.0)
+    for _ in range(steps):
+        released = run.release(rows, start, lambda scores, _: torch.ones_like(scores), longest)
+        z = run.noise_multiplier
+        share = z**-2 if z > 0.0 else 1.0
+        total += share
+        mean += (released[:, 0] - mean) * (share / total)
+    has_noise = run.noise_multiplier > 0.0
+    return mean, longest / run.plan.batch_size / math.sqrt(total) if has_noise else 0.0
+
+
+def _rows(features: Any, mean: Tensor, scale: float, constant: float) -> Rows:
+    """Return the standardized records with a constant column."""
+    if not isinstance(features, Tensor):
+        column = sparse.csr_array(np.full((features.shape[0], 1), constant, features.dtype))
+        scaled = sparse.csr_array(features) * features.dtype.type(1.0 / scale)
+        return SparseRows(sparse.hstack([scaled, column], format="csr"))
+    values = torch.full((len(features), features.shape[1] + 1), constant, dtype=features.dtype)
+    torch.sub(features, mean.to(features.dtype), out=values[:, :-1]).div_(scale)
+    return DenseRows(values)
+
+
+def _descended(
+    rows: Rows, outputs: int, residuals: Residuals, run: _Run, momentum: float
+) -> Tensor:
+    """Take the steps that are left, from zero; return the mean of the second half of them."""
+    weight = torch.zeros(rows.columns, outputs, dtype=rows.norms.dtype)
+    velocity, average, how = torch.zeros_like(weight), weight.clone(), Tail()
+    while run.course.noise_multiplier is not None:
+        released = run.release(rows, weight, residuals, run.plan.clip_norm)
+        velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
+        weight -= run.stepsize * velocity
+        average.lerp_(weight, how.share(run.course.steps, run.plan.steps))
+    return average
