@@ -13,19 +13,33 @@ from dither.estimators import (
     PrivateMLPClassifier,
     PrivateMLPRegressor,
     PrivateRegressor,
+    PrivateSearchCV,
     PrivateSVC,
 )
 
-LINEAR = [PrivateLogisticRegression(), PrivateSVC(), PrivateLinearRegression()]
-DEEP = [
-    PrivateMLPClassifier(steps=40),
-    PrivateMLPRegressor(steps=40),
-    PrivateClassifier(nn.Linear, steps=40),
-    PrivateRegressor(nn.Linear, steps=40),
+ESTIMATORS = [
+    PrivateLogisticRegression(),
+    PrivateSVC(),
+    PrivateLinearRegression(),
+    PrivateMLPClassifier(epsilon=3.0, steps=20),
+    PrivateMLPRegressor(epsilon=3.0, steps=20),
+    PrivateClassifier(nn.Linear, epsilon=3.0, steps=20),
+    PrivateRegressor(nn.Linear, epsilon=3.0, steps=20),
+    PrivateSearchCV(PrivateLogisticRegression(), {"clip_norm": [0.1, 0.2]}, epsilon=3.0),
+    PrivateSearchCV(PrivateLinearRegression(), {"clip_norm": [0.1, 0.2]}, epsilon=3.0),
 ]
 
 
+def expected_failures(estimator: Any) -> dict[str, str]:
+    if isinstance(estimator, PrivateClassifier | PrivateRegressor):
+        reason = "a module computes in its own precision, whose last bits depend on the batch"
+        return {"check_methods_subset_invariance": reason}
+    return {}
+
+
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([*LINEAR, *DEEP])
+@parametrize_with_checks(
+    ESTIMATORS, expected_failed_checks=expected_failures, xfail_strict=False
+)
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)

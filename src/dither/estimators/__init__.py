@@ -18,6 +18,7 @@ from dither.estimators.modules import (
     PrivateMLPRegressor,
     PrivateRegressor,
 )
+from dither.estimators.search import PrivateSearchCV
 
 __all__ = [
     "Defaults",
@@ -30,5 +31,6 @@ __all__ = [
     "PrivateMLPRegressor",
     "PrivateRegressor",
     "PrivateSVC",
+    "PrivateSearchCV",
     "defaults",
 ]

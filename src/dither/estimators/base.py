@@ -5,6 +5,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
@@ -12,7 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dither.estimators.callers import look_at_callers
 from dither.estimators.defaults import Defaults, defaults
+from dither.estimators.frame import frame_of
 from dither.estimators.leaks import Leaks
+from dither.estimators.targets import classes_of, target_frame_of
 from dither.planning import Plan, ReactivePlan, plan
 from dither.schedules import Reactive
 from dither.training import TrainResult
@@ -39,6 +42,8 @@ class PrivateEstimator(BaseEstimator):
         "verbose": ["verbose"],
     }
     _model = "linear"
+    _task = "classification"
+    _needs_bounds = True
 
     epsilon: float
     delta: float | None
@@ -84,8 +89,8 @@ class PrivateEstimator(BaseEstimator):
         delta = 0.1 / n if self.delta is None else self.delta
         chosen = defaults(
             dataset_size=n, features=features, outputs=outputs, epsilon=self.epsilon, delta=delta,
-            model=self._model, batch_size=self.batch_size, steps=self.steps, epochs=self.epochs,
-            clip_norm=self.clip_norm,
+            model=self._model, task=self._task, batch_size=self.batch_size, steps=self.steps,
+            epochs=self.epochs, clip_norm=self.clip_norm,
         )  # fmt: skip
         arguments = {
             "epsilon": float(self.epsilon),
@@ -102,10 +107,14 @@ class PrivateEstimator(BaseEstimator):
     def _standardizing(self, chosen: Defaults) -> int:
         return 0 if isinstance(self.stepsizes, Reactive) else chosen.standardizing
 
-    def _seed(self) -> int | None:
-        if self.random_state is None or isinstance(self.random_state, Integral):
-            return None if self.random_state is None else int(self.random_state)
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+    def _bounds_of(self, X: Any, leaks: Leaks) -> dict[str, Any]:
+        """Return parameters that make the features' bounds public, if they must be."""
+        if self.feature_bounds is not None or self.feature_norm is not None:
+            return {}
+        if not self._needs_bounds:
+            return {}
+        frame = frame_of(X, None, None, leaks, length=1.0)
+        return {"feature_bounds": (frame.lower, frame.upper)}
 
     def _finish(self, result: TrainResult, leaks: Leaks) -> None:
         self._result, self._leaks = result, tuple(leaks.found)
@@ -155,9 +164,23 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
         self.ledger = ledger
         self.verbose = verbose
 
+    def _outputs_for(self, classes: int) -> int:
+        """Return how many scores a record has."""
+        return classes
+
+    def _public_parameters(self, X: Any, y: Any, leaks: Leaks) -> dict[str, Any]:
+        """Return parameters with which a fit reads nothing off the data."""
+        return {"classes": classes_of(y, self.classes, leaks)[0], **self._bounds_of(X, leaks)}
+
+    def _record_scores(self, X: Any, y: Any) -> NDArray[Any]:
+        """Return 1 for every record whose class is right, else 0."""
+        return np.asarray(self.predict(X) == y)
+
 
 class RegressorBase(RegressorMixin, PrivateEstimator):
     """The parameters of regressors."""
+
+    _task = "regression"
 
     def __init__(
         self,
@@ -193,6 +216,28 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
         self.random_state = random_state
         self.ledger = ledger
         self.verbose = verbose
+
+    def _public_parameters(self, X: Any, y: Any, leaks: Leaks) -> dict[str, Any]:
+        """Return parameters with which a fit reads nothing off the data."""
+        frame = target_frame_of(np.asarray(y, np.float64), self.target_bounds, leaks)
+        bounds = (frame.middle - frame.reach, frame.middle + frame.reach)
+        return {"target_bounds": bounds, **self._bounds_of(X, leaks)}
+
+    def _record_scores(self, X: Any, y: Any) -> NDArray[Any]:
+        """Return for every record 1 minus the squared error in units of the targets' range."""
+        frame = target_frame_of(y, self.target_bounds, Leaks())
+        errors = (self.predict(X) - frame.middle) / frame.reach - frame.scaled(y)
+        return np.asarray(1.0 - (errors / 2.0) ** 2)
+
+    def _outputs_for(self, classes: int) -> int:
+        return 1
+
+
+def seed_of(random_state: Any) -> int | None:
+    """Return the seed that scikit-learn's ``random_state`` stands for; None stays None."""
+    if random_state is None or isinstance(random_state, Integral):
+        return None if random_state is None else int(random_state)
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
 def _made(arguments: dict[str, Any]) -> Plan | ReactivePlan:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from dither import validate
 from dither.schedules import Linear
 
-_WORK = 1e10
-"""Multiplications of one fit's gradients, about: beyond them, batches are samples."""
-
 
 @dataclass(frozen=True)
 class Defaults:
@@ -31,22 +28,30 @@ class Defaults:
 
 @dataclass(frozen=True)
 class _Rule:
-    """The constants of one kind of model."""
+    """The constants of one kind of model: S = path·(n/σ)^power, at most longest.
 
-    steps: int
+    A share ``standardizing`` of the steps releases means, and the gradients of all steps may take
+    about ``work`` multiplications by the weights of a linear model before batches are samples.
+    """
+
     clip_norm: float
     path: float
-    power: float
-    standardizing: float
+    power: float = 1.0
     longest: float = math.inf
+    steps: int = 200
+    standardizing: float = 0.05
+    work: float = 1e10
 
 
 _RULES = {
-    "linear": _Rule(steps=200, clip_norm=0.2, path=10.0, power=0.8, standardizing=0.05),
-    "least squares": _Rule(
-        200, clip_norm=0.1, path=0.25, power=1.0, longest=100.0, standardizing=0.05
+    ("linear", "classification"): _Rule(clip_norm=0.2, path=10.0, power=0.8),
+    ("linear", "regression"): _Rule(clip_norm=0.1, path=0.25, longest=100.0),
+    ("mlp", "classification"): _Rule(
+        clip_norm=0.5, path=1.5, power=0.8, standardizing=0.0, work=2.5e9
     ),
-    "mlp": _Rule(steps=200, clip_norm=0.3, path=0.5, power=1.0, standardizing=0.0),
+    ("mlp", "regression"): _Rule(
+        clip_norm=0.1, path=0.1, longest=30.0, standardizing=0.0, work=2.5e9
+    ),
 }
 _END = 0.05
 
@@ -59,6 +64,7 @@ def defaults(
     epsilon: float = 1.0,
     delta: float | None = None,
     model: str = "linear",
+    task: str = "classification",
     batch_size: int | None = None,
     steps: int | None = None,
     epochs: float | None = None,
@@ -76,7 +82,8 @@ def defaults(
         outputs: scores of a record: 1 for two classes or a regression, else the classes.
         epsilon: ε.
         delta: δ; None is 1/(10·n).
-        model: "linear" or "mlp", which is for all models with hidden layers.
+        model: "linear", or "mlp", which stands for all other models.
+        task: "classification" or "regression".
         batch_size: m, if it is known.
         steps: T, if it is known; or
         epochs: T = ceil(epochs·n/m).
@@ -88,7 +95,8 @@ def defaults(
         >>> defaults(dataset_size=60_000, features=784, outputs=10, epsilon=1.0).batch_size
         6378
     """
-    rule = _RULES[validate.choice(_RULES, model=model)]
+    validate.choice({kind for kind, _ in _RULES}, model=model)
+    rule = _RULES[model, validate.choice({each for _, each in _RULES}, task=task)]
     n, d = validate.count(dataset_size=dataset_size), validate.count(features=features)
     k, budget = validate.count(outputs=outputs), validate.positive(epsilon=epsilon)
     chance = 0.1 / n if delta is None else validate.probability(delta=delta)
@@ -97,7 +105,11 @@ def defaults(
             f"only one of steps and epochs may be given, got steps={steps!r}, epochs={epochs!r}"
         )
     T = rule.steps if steps is None else validate.step_count(steps=steps)
-    m = _batch(n, d * k, T) if batch_size is None else validate.count(batch_size=batch_size)
+    m = (
+        _batch(n, rule.work / (T * d * k))
+        if batch_size is None
+        else validate.count(batch_size=batch_size)
+    )
     if epochs is not None:
         T = validate.steps_in(epochs, batch_size=m, dataset_size=n)
     C = rule.clip_norm if clip_norm is None else validate.positive(clip_norm=clip_norm)
@@ -107,6 +119,6 @@ def defaults(
     return Defaults(m, T, Linear(eta, _END * eta), C, round(rule.standardizing * T))
 
 
-def _batch(n: int, products: int, T: int) -> int:
-    affordable = math.ceil(_WORK / (T * products))
-    return n if 2 * affordable >= n else max(affordable, min(n, 64))
+def _batch(n: int, affordable: float) -> int:
+    """Return all records, unless that is more than twice what is affordable."""
+    return n if 2.0 * affordable >= n else min(n, max(math.ceil(affordable), 64))

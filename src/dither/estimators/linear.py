@@ -12,7 +12,7 @@ from sklearn.utils.extmath import safe_sparse_dot, softmax
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dither.clipping.linear import Residuals
-from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase
+from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
 from dither.estimators.frame import Frame, frame_of
 from dither.estimators.leaks import Leaks
 from dither.estimators.targets import classes_of, target_frame_of
@@ -48,7 +48,7 @@ class _Linear(PrivateEstimator):
             plan,
             outputs=outputs,
             standardizing=self._standardizing(chosen),
-            seed=self._seed(),
+            seed=seed_of(self.random_state),
             ledger=self.ledger,
             progress=bool(self.verbose),
         )
@@ -77,7 +77,7 @@ class _LinearClassifier(ClassifierBase, _Linear):
         leaks = self._begin()
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_DTYPES, ensure_min_samples=2)
         classes, numbers = classes_of(y, self.classes, leaks)
-        outputs = 1 if classes.size == 2 else classes.size
+        outputs = self._outputs_for(classes.size)
         self._train(X, self._residuals(numbers, outputs), outputs, leaks)
         self.classes_ = classes
         return self
@@ -93,6 +93,9 @@ class _LinearClassifier(ClassifierBase, _Linear):
         best = (scores[:, 0] > 0.0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
         predicted: NDArray[Any] = self.classes_[best]
         return predicted
+
+    def _outputs_for(self, classes: int) -> int:
+        return 1 if classes == 2 else classes
 
     def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> Residuals:
         raise NotImplementedError
@@ -205,8 +208,6 @@ class PrivateLinearRegression(RegressorBase, _Linear):
         >>> bool(model.fit(X, y).score(X, y) > 0.8)
         True
     """
-
-    _model = "least squares"
 
     def fit(self, X: Any, y: Any) -> Any:
         """Train on private records, within the budget.

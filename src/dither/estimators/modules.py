@@ -13,7 +13,7 @@ from sklearn.utils.extmath import softmax
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase
+from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
 from dither.estimators.frame import Frame, frame_of
 from dither.estimators.leaks import Leaks
 from dither.estimators.targets import classes_of, target_frame_of
@@ -30,7 +30,7 @@ class _ModuleEstimator(PrivateEstimator):
 
     _model = "mlp"
     _loss = "cross_entropy"
-    _takes_raw_features = True
+    _needs_bounds = False
 
     module: Any
     module_: nn.Module
@@ -38,7 +38,7 @@ class _ModuleEstimator(PrivateEstimator):
     def _train(self, X: Any, targets: Tensor, outputs: int, leaks: Leaks) -> None:
         frame = self._frame_of(X, leaks)
         plan, _ = self._planned(len(X), math.prod(X.shape[1:]), outputs)
-        seed = self._seed()
+        seed = seed_of(self.random_state)
         module = self._new_module(X.shape[1:], outputs, seed)
         inputs = torch.from_numpy(frame.scaled(X))
         result = train(
@@ -51,11 +51,12 @@ class _ModuleEstimator(PrivateEstimator):
             ledger=self.ledger,
             progress=bool(self.verbose),
         )
-        self._frame, self.module_ = frame, result.model.eval()
+        trained = result.model.eval()
+        self._frame, self.module_ = frame, trained.double() if self._needs_bounds else trained
         self._finish(result, leaks)
 
     def _frame_of(self, X: Any, leaks: Leaks) -> Frame:
-        if self._takes_raw_features and self.feature_bounds is None and self.feature_norm is None:
+        if not self._needs_bounds and self.feature_bounds is None and self.feature_norm is None:
             return Frame(np.zeros(X.shape[1:]), np.ones(X.shape[1:]))
         length = math.sqrt(math.prod(X.shape[1:]))
         return frame_of(X, self.feature_bounds, self.feature_norm, leaks, length=length)
@@ -81,10 +82,10 @@ class _ModuleEstimator(PrivateEstimator):
     @torch.no_grad()
     def _outputs(self, X: Any) -> FloatArray:
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=_DTYPES, allow_nd=self._takes_raw_features, reset=False)
-        parts = []
+        X = validate_data(self, X, dtype=_DTYPES, allow_nd=not self._needs_bounds, reset=False)
+        dtype, parts = next(self.module_.parameters()).dtype, []
         for start in range(0, len(X), _PIECE):
-            inputs = torch.from_numpy(self._frame.scaled(X[start : start + _PIECE]))
+            inputs = torch.from_numpy(self._frame.scaled(X[start : start + _PIECE])).to(dtype)
             parts.append(self.module_(inputs).reshape(len(inputs), -1))
         return torch.cat(parts).numpy().astype(np.float64)
 
@@ -96,7 +97,7 @@ class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
         """Train a copy of the module on private records, within the budget."""
         leaks = self._begin()
         X, y = validate_data(
-            self, X, y, dtype=_DTYPES, allow_nd=self._takes_raw_features, ensure_min_samples=2
+            self, X, y, dtype=_DTYPES, allow_nd=not self._needs_bounds, ensure_min_samples=2
         )
         classes, numbers = classes_of(y, self.classes, leaks)
         self._train(X, torch.from_numpy(numbers), classes.size, leaks)
@@ -131,7 +132,7 @@ class _ModuleRegressor(RegressorBase, _ModuleEstimator):
         """Train a copy of the module on private records, within the budget."""
         leaks = self._begin()
         X, y = validate_data(
-            self, X, y, dtype=_DTYPES, allow_nd=self._takes_raw_features, y_numeric=True,
+            self, X, y, dtype=_DTYPES, allow_nd=not self._needs_bounds, y_numeric=True,
             ensure_min_samples=2,
         )  # fmt: skip
         y = np.asarray(y, np.float64)
@@ -309,7 +310,7 @@ class PrivateMLPClassifier(_ModuleClassifier):
             random_state=random_state, ledger=ledger, verbose=verbose,
         )  # fmt: skip
 
-    _takes_raw_features = False
+    _needs_bounds = True
 
     def _made(self, features: Any, outputs: int) -> nn.Module:
         return _perceptron(features, outputs, self.hidden_layer_sizes)
@@ -363,7 +364,7 @@ class PrivateMLPRegressor(_ModuleRegressor):
             random_state=random_state, ledger=ledger, verbose=verbose,
         )  # fmt: skip
 
-    _takes_raw_features = False
+    _needs_bounds = True
 
     def _made(self, features: Any, outputs: int) -> nn.Module:
         return _perceptron(features, outputs, self.hidden_layer_sizes)
