@@ -20,7 +20,7 @@ demo: $(READY) ## the main job on its default input: private training on digits,
 	$(BIN)/dither train --plot demo.png
 
 test: lint ## lint, types, import contracts, tests, doctests
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov --cov-report=term
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov --cov-report=term
 
 lint: $(READY) ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .
@@ -36,13 +36,14 @@ bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.audit
+	$(BIN)/python -m benchmarks.estimators
 
 experiments: $(READY) ## training on MNIST and Fashion-MNIST; results go to experiments/records/
 	$(BIN)/python -m experiments.noise_shapes
 	$(BIN)/python -m experiments.adaptive_leak
 
 evidence: $(READY) ## the long checks: many more random cases than `make test` draws
-	OPENBLAS_NUM_THREADS=1 HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
 
 clean: ## remove .venv, caches and what the demo wrote
 	rm -rf $(VENV) build dist demo.png .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

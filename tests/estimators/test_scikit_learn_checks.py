@@ -25,8 +25,8 @@ ESTIMATORS = [
     PrivateMLPRegressor(epsilon=3.0, steps=20),
     PrivateClassifier(nn.Linear, epsilon=3.0, steps=20),
     PrivateRegressor(nn.Linear, epsilon=3.0, steps=20),
-    PrivateSearchCV(PrivateLogisticRegression(), {"clip_norm": [0.1, 0.2]}, epsilon=3.0),
-    PrivateSearchCV(PrivateLinearRegression(), {"clip_norm": [0.1, 0.2]}, epsilon=3.0),
+    PrivateSearchCV(PrivateLogisticRegression(steps=40), {"clip_norm": [0.2]}, epsilon=3.0),
+    PrivateSearchCV(PrivateLinearRegression(steps=40), {"clip_norm": [0.1]}, epsilon=3.0),
 ]
 
 
@@ -38,8 +38,6 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(
-    ESTIMATORS, expected_failed_checks=expected_failures, xfail_strict=False
-)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures, xfail_strict=False)
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -98,8 +98,8 @@ class SparseRows:
         return int(self.values.shape[0])
 
     def take(self, records: NDArray[np.int64]) -> Any:
-        """Return a matrix with those rows."""
-        return self.values[records]
+        """Return a matrix with those rows; that of all is not copied."""
+        return self.values if len(records) == len(self) else self.values[records]
 
     def times(self, taken: Any, weight: Tensor) -> Tensor:
         """Return X·W."""

@@ -73,7 +73,7 @@ class PrivateEstimator(BaseEstimator):
 
     def privacy_statement(self) -> str:
         """Return what the fit claims and what the claim rests on, in paragraphs for people."""
-        check_is_fitted(self)
+        check_is_fitted(self, "privacy_")
         return statement(self._result, leaks=self._leaks)
 
     def _begin(self) -> Leaks:

@@ -21,7 +21,8 @@ from sklearn.utils import get_tags
 
 from dither.estimators.leaks import Leaks, PrivacyCostWarning
 
-_LEARN_SHAPES_ONLY = (
+_LEARN_NOTHING = (
+    str,
     FrozenEstimator,
     GaussianRandomProjection,
     PolynomialFeatures,
@@ -63,7 +64,7 @@ def learning_steps(steps: list[tuple[str, Any]]) -> Iterator[str]:
 
 
 def _learns(step: object) -> bool:
-    if step is None or isinstance(step, str | _LEARN_SHAPES_ONLY):
+    if step is None or isinstance(step, _LEARN_NOTHING):
         return False
     if isinstance(step, OneHotEncoder | OrdinalEncoder) and not isinstance(step.categories, str):
         return False

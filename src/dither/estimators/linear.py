@@ -32,7 +32,7 @@ class _Linear(PrivateEstimator):
     intercept_: Any
 
     def _scores(self, X: Any) -> FloatArray:
-        check_is_fitted(self)
+        check_is_fitted(self, "privacy_")
         X = validate_data(self, X, accept_sparse="csr", dtype=_DTYPES, reset=False)
         inside = self._frame.within(X)
         scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)

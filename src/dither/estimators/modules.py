@@ -19,7 +19,7 @@ from dither.estimators.leaks import Leaks
 from dither.estimators.targets import classes_of, target_frame_of
 from dither.training import train
 from dither.types import FloatArray
-from dither.validate import InvalidTypeError
+from dither.validate import InvalidTypeError, count
 
 _DTYPES = [np.float64, np.float32]
 _PIECE = 1024
@@ -81,7 +81,7 @@ class _ModuleEstimator(PrivateEstimator):
 
     @torch.no_grad()
     def _outputs(self, X: Any) -> FloatArray:
-        check_is_fitted(self)
+        check_is_fitted(self, "privacy_")
         X = validate_data(self, X, dtype=_DTYPES, allow_nd=not self._needs_bounds, reset=False)
         dtype, parts = next(self.module_.parameters()).dtype, []
         for start in range(0, len(X), _PIECE):
@@ -119,7 +119,8 @@ class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest class of every record."""
-        predicted: NDArray[Any] = self.classes_[self._outputs(X).argmax(axis=1)]
+        best = self._outputs(X).argmax(axis=1)
+        predicted: NDArray[Any] = self.classes_[best]
         return predicted
 
 
@@ -371,7 +372,7 @@ class PrivateMLPRegressor(_ModuleRegressor):
 
 
 def _perceptron(features: int, outputs: int, hidden: Sequence[int]) -> nn.Module:
-    sizes = [features, *hidden]
+    sizes = [features, *(count(hidden_layer_sizes=units) for units in hidden)]
     layers: list[nn.Module] = []
     for width, next_width in pairwise(sizes):
         layers += [nn.Linear(width, next_width), nn.Tanh()]

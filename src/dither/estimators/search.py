@@ -248,7 +248,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def privacy_statement(self) -> str:
         """Return what the search claims and what the claim rests on, in paragraphs for people."""
-        check_is_fitted(self)
+        check_is_fitted(self, "privacy_")
         return (
             "The best of a random number of trials was released: its model, its settings and its "
             f"noisy score. Together they are {self.privacy_}, if nobody learns how many trials "
@@ -257,7 +257,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         )
 
     def _by_winner(self, method: str, X: Any, *more: Any) -> Any:
-        check_is_fitted(self)
+        check_is_fitted(self, "privacy_")
         X = validate_data(
             self, X, accept_sparse="csr" if get_tags(self.estimator).input_tags.sparse else False,
             allow_nd=not self.estimator._needs_bounds, dtype=[np.float64, np.float32], reset=False,

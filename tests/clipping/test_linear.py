@@ -1,0 +1,139 @@
+"""The direct path of linear models against the oracle, record by record."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dither.clipping import clipped_sum
+from dither.clipping.linear import DenseRows, Residuals, SparseRows, linear_clipped_sum
+from dither.training import residuals as by_score
+
+RECORDS, COLUMNS = 300, 7
+
+
+def hinge(scores: Tensor, signs: Tensor) -> Tensor:
+    margin = signs * scores
+    between = (1.5 - margin).square() / 2.0
+    return torch.where(margin > 1.5, 0.0, torch.where(margin < 0.5, 1.0 - margin, between)).sum(1)
+
+
+def cross_entropy(scores: Tensor, classes: Tensor) -> Tensor:
+    return functional.cross_entropy(scores, classes, reduction="none")
+
+
+def logistic(scores: Tensor, classes: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(
+        scores[:, 0], classes.double(), reduction="none"
+    )
+
+
+def half_squares(scores: Tensor, values: Tensor) -> Tensor:
+    return (scores - values).square().sum(1) / 2.0
+
+
+def targets(kind: str) -> tuple[int, Tensor, Residuals, Callable[[Tensor, Tensor], Tensor]]:
+    """Return outputs, targets, the residuals that are tested, and the loss for autograd."""
+    rng = np.random.default_rng(5)
+    if kind == "softmax":
+        y = rng.integers(4, size=RECORDS)
+        return 4, torch.from_numpy(y), by_score.softmax_residuals(y), cross_entropy
+    if kind == "logistic":
+        y = rng.integers(2, size=RECORDS)
+        return 1, torch.from_numpy(y), by_score.logistic_residuals(y), logistic
+    if kind == "hinge":
+        signs = rng.choice([-1.0, 1.0], size=(RECORDS, 3))
+        return 3, torch.from_numpy(signs), by_score.hinge_residuals(signs), hinge
+    values = rng.normal(size=(RECORDS, 2))
+    return 2, torch.from_numpy(values), by_score.squared_residuals(values), half_squares
+
+
+def records() -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(RECORDS, COLUMNS, dtype=torch.float64, generator=generator)
+    return x * torch.logspace(-3, 2, RECORDS).double()[:, None]  # short and long ones
+
+
+@pytest.mark.parametrize("kind", ["softmax", "logistic", "hinge", "squares"])
+@pytest.mark.parametrize("clip_norm", [0.1, 3.0, 1e9])
+def test_equals_the_oracle(kind: str, clip_norm: float) -> None:
+    outputs, y, residuals, loss = targets(kind)
+    x = records()
+    model = nn.Linear(COLUMNS, outputs, bias=False).double()
+    truth = clipped_sum(model, loss, x, y, clip_norm=clip_norm, engine="oracle")
+    drawn = np.flatnonzero(np.arange(RECORDS) % 3 != 1)
+    weight = model.weight.detach().T
+    for chosen in (np.arange(RECORDS), drawn):
+        some = torch.from_numpy(chosen)
+        truth = clipped_sum(model, loss, x[some], y[some], clip_norm=clip_norm, engine="oracle")
+        scale = float(truth.gradients["weight"].abs().max())
+        for rows in (DenseRows(x), SparseRows(sparse.csr_array(x.numpy()))):
+            found = linear_clipped_sum(rows, weight, residuals, chosen, clip_norm)
+            difference = found.gradients["weight"].T - truth.gradients["weight"]
+            assert float(difference.abs().max()) <= 1e-10 * max(1.0, scale)
+            assert torch.allclose(found.norms, truth.norms, rtol=1e-10, atol=1e-12)
+
+
+def test_the_comparison_finds_gradients_that_are_not_clipped() -> None:
+    outputs, y, residuals, loss = targets("softmax")
+    x = records()
+    model = nn.Linear(COLUMNS, outputs, bias=False).double()
+    truth = clipped_sum(model, loss, x, y, clip_norm=0.1, engine="oracle")
+    every = np.arange(RECORDS)
+    loose = linear_clipped_sum(DenseRows(x), model.weight.detach().T, residuals, every, 0.11)
+    assert float((loose.gradients["weight"].T - truth.gradients["weight"]).abs().max()) > 1e-3
+
+
+@given(st.integers(0, 9), st.floats(1e-3, 1e3), st.sampled_from([torch.float32, torch.float64]))
+def test_no_record_adds_more_than_the_clip_norm(
+    record: int, clip_norm: float, dtype: torch.dtype
+) -> None:
+    x = records()[::30].to(dtype)
+    y = np.arange(10) % 3
+    weight = torch.ones(COLUMNS, 3, dtype=dtype)
+
+    def total(chosen: Any) -> Tensor:
+        residuals = by_score.softmax_residuals(y)
+        found = linear_clipped_sum(DenseRows(x), weight, residuals, chosen, clip_norm)
+        return found.gradients["weight"]
+
+    change = total(np.arange(10)) - total(np.delete(np.arange(10), record))
+    # `release.margin` pays for 1e-3; sums of ten in float32 err by less than 1e-5.
+    assert float(change.norm()) <= clip_norm * (1.0 + 1e-5) + 1e-9
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
+def test_one_bad_record_leaves_the_others_alone(bad: float) -> None:
+    x = torch.randn(20, 3)
+    x[7, 1] = bad
+    y = np.arange(20) % 2
+    weight = torch.randn(3, 1)
+    good = np.delete(np.arange(20), 7)
+    residuals = by_score.logistic_residuals(y)
+    alone = linear_clipped_sum(DenseRows(x), weight, residuals, good, 0.5).gradients["weight"]
+    for rows in (DenseRows(x), SparseRows(sparse.csr_array(x.numpy()))):
+        found = linear_clipped_sum(rows, weight, residuals, np.arange(20), 0.5)
+        assert torch.isfinite(found.gradients["weight"]).all()
+        assert float((found.gradients["weight"] - alone).norm()) <= 0.5 * (1.0 + 1e-5)
+
+
+def test_an_empty_draw_is_zero() -> None:
+    rows = DenseRows(torch.randn(5, 3))
+    residuals = by_score.squared_residuals(np.zeros((5, 1)))
+    none = linear_clipped_sum(rows, torch.ones(3, 1), residuals, np.zeros(0, np.int64), 1.0)
+    assert none.gradients["weight"].shape == (3, 1)
+    assert not none.gradients["weight"].any()
+
+
+def test_many_pieces_are_one_sum() -> None:
+    x, y = torch.randn(10_000, 3, dtype=torch.float64), np.zeros((10_000, 1))
+    residuals, weight = by_score.squared_residuals(y), torch.ones(3, 1, dtype=torch.float64)
+    found = linear_clipped_sum(DenseRows(x), weight, residuals, np.arange(10_000), 1e9)
+    assert torch.allclose(found.gradients["weight"], x.T @ (x @ weight), rtol=1e-11)

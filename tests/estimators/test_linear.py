@@ -1,0 +1,288 @@
+"""Linear estimators: what they learn, what they claim, and what they refuse."""
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
+
+import dither
+from dither.estimators import (
+    PrivacyCostWarning,
+    PrivacyLeakWarning,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateSVC,
+)
+from dither.ledger import Ledger
+from dither.schedules import AdaGradNorm, Constant
+
+Table = tuple[Any, Any]
+PUBLIC: dict[str, Any] = {"feature_bounds": (0, 16), "classes": range(10), "random_state": 0}
+
+
+def test_a_fit_learns_within_its_budget(digits: Table) -> None:
+    X, y = digits
+    for kind in (PrivateLogisticRegression, PrivateSVC):
+        model = kind(epsilon=1.0, **PUBLIC).fit(X[:1400], y[:1400])
+        assert model.score(X[1400:], y[1400:]) > 0.8
+        assert model.privacy_.epsilon <= 1.0
+        assert model.privacy_.is_upper_bound
+        assert model.privacy_.delta == pytest.approx(1.0 / 14_000)
+        assert model.plan_.dataset_size == 1400
+        assert model.coef_.shape == (10, 64)
+        assert model.intercept_.shape == (10,)
+
+
+def test_epsilon_is_what_the_plans_noise_costs(digits: Table) -> None:
+    model = PrivateLogisticRegression(epsilon=0.7, delta=1e-6, steps=30, **PUBLIC).fit(*digits)
+    plan = model.plan_
+    again = dither.epsilon(plan.noise_multipliers, sample_rate=plan.sample_rate, delta=1e-6)
+    assert again.epsilon == model.privacy_.epsilon
+    assert 0.69 < again.epsilon <= 0.7
+
+
+def test_scores_are_coefficients_times_features_within_their_bounds(digits: Table) -> None:
+    X, y = digits
+    model = PrivateLogisticRegression(epsilon=3.0, steps=20, **PUBLIC).fit(X, y)
+    assert np.allclose(model.decision_function(X), X @ model.coef_.T + model.intercept_)
+    assert np.allclose(model.decision_function(X + 100.0), model.decision_function(0 * X + 16.0))
+    probabilities = model.predict_proba(X)
+    assert np.allclose(probabilities.sum(axis=1), 1.0)
+    assert np.array_equal(model.classes_[probabilities.argmax(axis=1)], model.predict(X))
+    assert np.allclose(np.log(probabilities), model.predict_log_proba(X))
+
+
+def test_two_classes_have_one_score(digits: Table) -> None:
+    X, y = digits
+    labels = np.where(y < 5, "few", "many")
+    for kind in (PrivateLogisticRegression, PrivateSVC):
+        model = kind(epsilon=3.0, **{**PUBLIC, "classes": ["many", "few"]}).fit(X, labels)
+        assert model.decision_function(X).shape == (len(X),)
+        assert model.coef_.shape == (1, 64)
+        assert model.score(X, labels) > 0.8
+        assert [*model.classes_] == ["few", "many"]
+        assert np.array_equal(model.decision_function(X) > 0, model.predict(X) == "many")
+
+
+def test_bounds_that_differ_by_feature_and_do_not_have_zero(lengths: Table) -> None:
+    X, y = lengths
+    X = X * [1.0, 10.0, 1e-3, 1e3, 1.0] + [0.0, 100.0, 5.0, -7e3, 3.0]
+    bounds = (X.min(axis=0), X.max(axis=0))
+    model = PrivateLinearRegression(
+        epsilon=3.0, feature_bounds=bounds, target_bounds=(-1, 1), random_state=0
+    ).fit(X, y)
+    assert model.score(X, y) > 0.7
+    assert np.allclose(model.predict(X), X @ model.coef_ + model.intercept_)
+    assert isinstance(model.intercept_, float)
+
+
+def test_loose_bounds_cost_little(digits: Table) -> None:
+    X, y = digits
+    loose = PrivateLogisticRegression(epsilon=3.0, **{**PUBLIC, "feature_bounds": (-64, 64)})
+    assert loose.fit(X, y).score(X, y) > 0.85
+
+
+def test_sparse_records_are_learnt_and_stay_sparse(digits: Table) -> None:
+    X, y = digits
+    model = PrivateLogisticRegression(epsilon=3.0, **PUBLIC).fit(sparse.csr_array(X), y)
+    assert model.score(sparse.csc_matrix(X), y) > 0.8
+    assert np.allclose(model.decision_function(sparse.csr_matrix(X)), model.decision_function(X))
+    normed = PrivateLogisticRegression(epsilon=3.0, feature_norm=50.0, classes=range(10))
+    assert normed.fit(sparse.csr_matrix(X), y).score(X, y) > 0.8
+    long = sparse.csr_array(X * 10.0)
+    assert np.allclose(normed.decision_function(long), normed.decision_function(long.toarray()))
+    shifted = clone(model).set_params(feature_bounds=(1, 16))
+    with pytest.raises(ValueError, match="must have 0 between them for sparse X"):
+        shifted.fit(sparse.csr_array(X), y)
+
+
+def test_records_that_are_too_long_are_shortened(digits: Table) -> None:
+    X, y = digits
+    model = PrivateLogisticRegression(epsilon=3.0, feature_norm=1.0, classes=range(10))
+    fitted = make_pipeline(Normalizer(), model).fit(X, y)
+    assert fitted.score(X, y) > 0.8
+    assert fitted[-1].privacy_.is_upper_bound
+    assert np.allclose(model.decision_function(X[:5] * 9), model.decision_function(X[:5]))
+
+
+def test_what_is_read_off_the_data_is_warned_of_and_claims_nothing(
+    digits: Table, lengths: Table
+) -> None:
+    with pytest.warns(PrivacyLeakWarning) as caught:
+        model = PrivateLogisticRegression(steps=5, random_state=0).fit(*digits)
+    assert [str(each.message)[:11] for each in caught] == ["the classes", "the least a"]
+    assert not model.privacy_.is_upper_bound
+    assert "no proof" in str(model.privacy_)
+    assert model.privacy_statement().startswith("NOT PROVEN: the classes were read off")
+    with pytest.warns(PrivacyLeakWarning, match="targets were read off"):
+        number = PrivateLinearRegression(steps=5, feature_bounds=(-1, 1)).fit(*lengths)
+    assert not number.privacy_.is_upper_bound
+
+
+def test_nothing_is_warned_of_if_all_is_public(digits: Table) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = PrivateLogisticRegression(steps=5, **PUBLIC).fit(*digits)
+    text = " ".join(model.privacy_statement().split())
+    assert "the number of records, n = 1,797" in text
+    assert "SEEDED" in text
+    unseeded = clone(model).set_params(random_state=None).fit(*digits)
+    assert "SEEDED" not in unseeded.privacy_statement()
+    assert not np.array_equal(unseeded.coef_, clone(unseeded).fit(*digits).coef_)
+
+
+def test_the_data_s_own_bounds_are_what_was_read(digits: Table) -> None:
+    X, y = digits
+    with pytest.warns(PrivacyLeakWarning):
+        read = PrivateLogisticRegression(steps=5, random_state=0).fit(X, y)
+    given = PrivateLogisticRegression(
+        steps=5, random_state=0, classes=range(10), feature_bounds=(X.min(axis=0), X.max(axis=0))
+    ).fit(X, y)
+    assert np.array_equal(read.coef_, given.coef_)
+
+
+def test_partial_fit_is_refused_with_the_reason() -> None:
+    model = PrivateLogisticRegression()
+    assert not hasattr(model, "partial_fit")
+    with pytest.raises(AttributeError, match="noise is planned for a whole run"):
+        model.partial_fit([[1.0]], [1])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"epsilon": 0.0}, "The 'epsilon' parameter of PrivateLogisticRegression must be"),
+        ({"epsilon": "much"}, "The 'epsilon' parameter"),
+        ({"delta": 1.0}, "The 'delta' parameter"),
+        ({"steps": 0}, "The 'steps' parameter"),
+        ({"steps": 2, "epochs": 1.0}, "only one of steps and epochs"),
+        ({"batch_size": 2000}, "batch_size must be at most dataset_size = 1797, got 2000"),
+        ({"clip_norm": -1}, "The 'clip_norm' parameter"),
+        ({"random_state": "a"}, "The 'random_state' parameter"),
+        ({"feature_bounds": (1, 0)}, "the least no larger than the largest"),
+        ({"feature_bounds": 3}, "feature_bounds must be a pair"),
+        ({"feature_bounds": (0, np.ones(3))}, "feature_bounds must be a pair"),
+        ({"feature_bounds": (0, np.inf)}, "feature_bounds must be finite"),
+        ({"feature_norm": 1.0}, "only one of feature_bounds and feature_norm"),
+        ({"classes": [1]}, "at least 2"),
+        ({"classes": range(9)}, "no labels but those in classes"),
+        ({"noise": "loud"}, "noise must be one of"),
+        ({"stepsizes": [1.0, 2.0]}, "stepsizes must have one entry a step"),
+        ({"dataset_size": 0}, "The 'dataset_size' parameter"),
+    ],
+)
+def test_bad_parameters_are_refused_before_anything_is_spent(
+    parameters: dict[str, Any], message: str, digits: Table, tmp_path: Path
+) -> None:
+    book = tmp_path / "book.sqlite"
+    model = PrivateLogisticRegression(**{**PUBLIC, "ledger": book, **parameters})
+    with pytest.raises((ValueError, TypeError), match=message):
+        model.fit(*digits)
+    assert not book.exists()
+    with pytest.raises(NotFittedError):
+        model.predict(digits[0])
+
+
+def test_bad_data_is_refused_in_scikit_learns_words(digits: Table, tmp_path: Path) -> None:
+    X, y = digits
+    book = tmp_path / "book.sqlite"
+    model = PrivateLogisticRegression(**{**PUBLIC, "ledger": book})
+    broken = X.copy()
+    broken[3, 4] = np.nan
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        model.fit(broken, y)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(X, y[1:])
+    with pytest.raises(ValueError, match="Unknown label type"):
+        model.fit(X, y + 0.5)
+    assert not book.exists()
+    model.fit(X, y)
+    with pytest.raises(ValueError, match="X has 3 features, but PrivateLogisticRegression is"):
+        model.predict(X[:, :3])
+
+
+def test_a_fit_is_in_the_ledger(digits: Table, tmp_path: Path) -> None:
+    book = Ledger(tmp_path / "book.sqlite")
+    model = PrivateLogisticRegression(epsilon=0.5, delta=1e-5, ledger=book, steps=8, **PUBLIC)
+    model.fit(*digits)
+    first = book.total(1e-5).epsilon
+    assert 0.49 < first <= 0.5
+    model.fit(*digits)
+    assert len(book.runs) == 2
+    assert book.total(1e-5).epsilon > first
+
+
+def test_fewer_records_than_were_declared(digits: Table) -> None:
+    X, y = digits
+    model = PrivateLogisticRegression(dataset_size=2000, batch_size=100, steps=5, **PUBLIC)
+    assert model.fit(X, y).plan_.sample_rate == 0.05
+    assert model.privacy_.delta == pytest.approx(1.0 / 20_000)
+
+
+def test_other_plans(digits: Table) -> None:
+    epochs = PrivateLogisticRegression(epochs=2, batch_size=100, **PUBLIC).fit(*digits)
+    assert epochs.plan_.steps == 36
+    given = PrivateLogisticRegression(
+        steps=4, stepsizes=Constant(3.0), noise="uniform", clip_norm=0.7, **PUBLIC
+    ).fit(*digits)
+    assert [*given.plan_.stepsizes] == [3.0] * 4
+    assert given.plan_.clip_norm == 0.7
+    reacting = PrivateLogisticRegression(
+        steps=4, stepsizes=AdaGradNorm(1.0, 1e-3), noise="uniform", batch_size=100, **PUBLIC
+    ).fit(*digits)
+    assert reacting.privacy_.epsilon <= 1.0
+
+
+def test_a_scaler_in_front_is_warned_of(digits: Table) -> None:
+    X, y = digits
+    model = PrivateLogisticRegression(steps=5, **{**PUBLIC, "feature_bounds": (-3, 3)})
+    with pytest.warns(PrivacyLeakWarning, match="step 'standardscaler' has learned"):
+        pipeline = make_pipeline(StandardScaler(), model).set_output(transform="pandas").fit(X, y)
+    assert not pipeline[-1].privacy_.is_upper_bound
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        harmless = make_pipeline(FunctionTransformer(), Normalizer(), clone(model)).fit(X, y)
+    assert harmless[-1].privacy_.is_upper_bound
+    assert pipeline.predict(X).shape == (len(X),)
+    assert pipeline[-1].feature_names_in_[0] == "x0"
+
+
+def test_many_fits_are_warned_of(digits: Table) -> None:
+    X, y = digits
+    model = PrivateLogisticRegression(steps=5, **PUBLIC)
+    with pytest.warns(PrivacyCostWarning, match="each spends its ε"):
+        search = GridSearchCV(model, {"clip_norm": [0.1, 1.0]}, cv=2).fit(X, y)
+    assert search.best_params_["clip_norm"] in (0.1, 1.0)
+    with pytest.warns(PrivacyCostWarning):
+        assert cross_val_score(model, X, y, cv=2).shape == (2,)
+
+
+def test_copies_are_the_same(digits: Table) -> None:
+    X, y = digits
+    model = PrivateSVC(epsilon=2.0, steps=9, **PUBLIC).fit(X, y)
+    again = pickle.loads(pickle.dumps(model))  # noqa: S301 - our own bytes
+    assert np.array_equal(again.predict(X), model.predict(X))
+    assert again.privacy_ == model.privacy_
+    assert again.plan_ == model.plan_
+    assert clone(model).get_params() == model.get_params()
+    assert np.array_equal(clone(model).fit(X, y).coef_, model.coef_)
+
+
+def test_names_of_features_are_kept(digits: Table) -> None:
+    X, y = digits
+    frame = pandas.DataFrame(X, columns=[f"pixel{i}" for i in range(64)])
+    model = PrivateLogisticRegression(steps=5, **PUBLIC).fit(frame, y)
+    assert model.feature_names_in_[7] == "pixel7"
+    assert model.n_features_in_ == 64
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame.rename(columns={"pixel7": "other"}))

@@ -1,0 +1,187 @@
+"""The private search: its budget against dp-accounting, its draws, and what it keeps."""
+
+import pickle
+from typing import Any
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from scipy import stats
+
+import dither
+from dither.accounting.rdp import ORDERS
+from dither.accounting.selection import TrialCount
+from dither.estimators import (
+    PrivacyLeakWarning,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateSearchCV,
+)
+from dither.estimators.trials import TrialBudget, budget_of, drawn_count, noisy_score
+from dither.randomness import Source
+from dither.schedules import AdaGradNorm
+
+Table = tuple[Any, Any]
+MODEL = PrivateLogisticRegression(feature_bounds=(0, 16), classes=range(10), steps=20)
+
+
+def test_a_search_finds_settings_within_its_budget(digits: Table) -> None:
+    grid = {"clip_norm": [1e-4, 0.2], "batch_size": [1000]}
+    search = PrivateSearchCV(MODEL, grid, epsilon=3.0, trials=8, random_state=2).fit(*digits)
+    assert search.best_params_["batch_size"] == 1000
+    assert 2.9 < search.privacy_.epsilon <= 3.0
+    assert search.privacy_.accountant == "rdp"
+    assert search.best_estimator_.privacy_ == search.privacy_
+    assert search.best_estimator_.plan_.bound.epsilon < 3.0
+    assert search.score(*digits) > 0.6
+    assert 0.0 < search.best_score_ < 1.2
+    assert np.array_equal(search.classes_, range(10))
+    assert search.predict_proba(digits[0]).shape == (len(digits[0]), 10)
+    again = pickle.loads(pickle.dumps(search))  # noqa: S301 - our own bytes
+    assert np.array_equal(again.predict(digits[0]), search.predict(digits[0]))
+    assert "nobody learns how many trials" in search.privacy_statement()
+
+
+def test_only_the_winner_is_kept(digits: Table) -> None:
+    search = PrivateSearchCV(MODEL, {"clip_norm": [0.1, 0.2]}, random_state=0).fit(*digits)
+    learned = {name for name in vars(search) if name.endswith("_")}
+    assert learned == {
+        "best_estimator_", "best_params_", "best_score_", "classes_", "n_features_in_", "privacy_",
+    }  # fmt: skip
+
+
+def plans(epsilon: float) -> list[dither.Plan]:
+    """Two settings with other sample rates and numbers of steps."""
+    sizes: list[dict[str, Any]] = [
+        {"batch_size": 100, "steps": 50},
+        {"batch_size": 1000, "steps": 10},
+    ]
+    return [
+        dither.plan(epsilon=epsilon, delta=1e-4, dataset_size=1000, noise="uniform", **each)
+        for each in sizes
+    ]
+
+
+@pytest.mark.parametrize(("mean", "shape"), [(3.0, 0.0), (12.0, 1.0)])
+def test_the_whole_search_costs_what_dp_accounting_says(mean: float, shape: float) -> None:
+    trials = TrialCount(mean, shape)
+    budget = budget_of(plans, epsilon=2.0, delta=1e-4, trials=trials)
+    assert 1.95 < budget.total <= 2.0
+    totals = []
+    for plan in plans(budget.epsilon):
+        gaussian = dp_accounting.GaussianDpEvent(float(plan.noise_multipliers[0]))
+        event = dp_accounting.PoissonSampledDpEvent(plan.sample_rate, gaussian)
+        run = dp_accounting.SelfComposedDpEvent(event, plan.steps)
+        for each in (run, dp_accounting.GaussianDpEvent(budget.score_noise)):
+            search = dp_accounting.dp_event.RepeatAndSelectDpEvent(each, mean, shape)
+            peer = RdpAccountant(orders=ORDERS.tolist()).compose(search)
+            totals.append(peer.get_epsilon(1e-4))
+    assert max(totals) <= budget.total * (1.0 + 1e-6)
+    assert max(totals) >= 0.9 * budget.total  # nothing much is wasted
+
+
+def test_one_trial_costs_no_more_than_one_run() -> None:
+    budget = budget_of(plans, epsilon=2.0, delta=1e-4, trials=TrialCount(1.0))
+    assert 1.6 < budget.epsilon <= 2.0  # Rényi accounting is looser than what made the plans
+
+
+def test_a_budget_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match="epsilon must be more than 0.01 for about 1e\\+06 trials"):
+        budget_of(plans, epsilon=0.01, delta=1e-4, trials=TrialCount(1e6))
+
+
+def test_numbers_of_trials_are_drawn_as_they_are_accounted() -> None:
+    trials = TrialCount(4.0, 1.0)
+    drawn = [drawn_count(trials, Source(7).stream("trials", i)) for i in range(4000)]
+    expected = 4000 * 0.25 * 0.75 ** np.arange(12)
+    seen = np.bincount(drawn, minlength=13)[1:13]
+    rest = 4000 - seen.sum(), 4000 - expected.sum()
+    assert stats.chisquare([*seen, rest[0]], [*expected, rest[1]]).pvalue > 1e-3
+    other = 4000 * 0.3 * 0.7 ** np.arange(12)
+    assert stats.chisquare(seen, other * seen.sum() / other.sum()).pvalue < 1e-3
+
+
+def test_scores_have_their_noise_and_one_record_moves_them_by_one() -> None:
+    noises = [
+        10.0 * noisy_score(np.zeros(5), 3.0, 10, Source(3).stream("score", i)) for i in range(2000)
+    ]
+    energy, (low, high) = np.square(noises).sum() / 9.0, stats.chi2(2000).interval(1 - 1e-4)
+    assert low < energy < high
+    assert not low < energy * 1.15**2 < high
+    wild = noisy_score(np.array([1e9, -5.0, np.nan]), 1e-6, 1, Source(3).stream("score", 0))
+    assert wild == pytest.approx(1.0, abs=1e-4)
+
+
+def test_records_go_to_one_part_each_by_their_own_coin(
+    digits: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = digits
+    seen: list[tuple[int, int]] = []
+    real_fit, real_scores = PrivateLogisticRegression.fit, PrivateLogisticRegression._record_scores
+
+    def fit(self: Any, X: Any, y: Any) -> Any:
+        seen.append((len(X), 0))
+        return real_fit(self, X, y)
+
+    def scores(self: Any, X: Any, y: Any) -> Any:
+        seen[-1] = (seen[-1][0], len(X))
+        return real_scores(self, X, y)
+
+    monkeypatch.setattr(PrivateLogisticRegression, "fit", fit)
+    monkeypatch.setattr(PrivateLogisticRegression, "_record_scores", scores)
+    sizes = set()
+    for seed in range(4):
+        seen.clear()
+        search = PrivateSearchCV(MODEL, {"clip_norm": [0.2]}, trials=3, random_state=seed)
+        plan = search.fit(X, y).best_estimator_.plan_
+        assert {trained + tested for trained, tested in seen} == {len(X)}
+        assert len({*seen}) == 1  # the parts are the same for all trials
+        assert plan.dataset_size == 1797 - 359
+        sizes.add(seen[0])
+    assert len(sizes) > 1  # and not cut at a fixed place
+
+
+def test_regressions_are_searched_too(lengths: Table) -> None:
+    model = PrivateLinearRegression(feature_bounds=(-1, 1), target_bounds=(-1, 1), steps=20)
+    search = PrivateSearchCV(model, {"clip_norm": [0.1]}, epsilon=3.0, random_state=1).fit(*lengths)
+    assert search.score(*lengths) > 0.5
+    assert not hasattr(search, "predict_proba")
+    assert 0.8 < search.best_score_ < 1.1
+
+
+def test_what_is_read_off_the_data_is_warned_of_once(digits: Table) -> None:
+    bare = PrivateLogisticRegression(steps=5)
+    with pytest.warns(PrivacyLeakWarning) as caught:
+        search = PrivateSearchCV(bare, {"clip_norm": [0.2]}, trials=5, random_state=0).fit(*digits)
+    assert len(caught) == 2
+    assert not search.privacy_.is_upper_bound
+    assert not search.best_estimator_.privacy_.is_upper_bound
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"estimator": StopIteration()}, "estimator must be a private estimator"),
+        ({"param_grid": {"epsilon": [1.0]}}, "got 'epsilon'"),
+        ({"param_grid": {"colour": [1.0]}}, "got 'colour'"),
+        ({"epsilon": -1.0}, "The 'epsilon' parameter of PrivateSearchCV"),
+        ({"trials": 0.5}, "The 'trials' parameter"),
+        ({"test_share": 1.0}, "The 'test_share' parameter"),
+        ({"param_grid": {"stepsizes": [AdaGradNorm(1.0, 1.0)], "noise": ["uniform"]}}, "reacts"),
+    ],
+)
+def test_refusals(parameters: dict[str, Any], message: str, digits: Table) -> None:
+    search = PrivateSearchCV(**{"estimator": MODEL, "param_grid": {}, **parameters})
+    with pytest.raises((ValueError, TypeError), match=message):
+        search.fit(*digits)
+
+
+def test_a_ledger_is_refused(digits: Table) -> None:
+    paying = PrivateLogisticRegression(ledger="book.sqlite")
+    with pytest.raises(ValueError, match="ledger must be None"):
+        PrivateSearchCV(paying, {"clip_norm": [0.2]}).fit(*digits)
+
+
+def test_budgets_are_plain_values() -> None:
+    assert TrialBudget(1.0, 2.0, 3.0) == TrialBudget(1.0, 2.0, 3.0)

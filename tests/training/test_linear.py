@@ -1,0 +1,190 @@
+"""Training by the direct path: plain descent without noise, the right noise, and what is paid."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse, stats
+from torch import Tensor
+
+import dither
+from dither import Plan
+from dither.ledger import Ledger
+from dither.schedules import AdaGradNorm, Linear
+from dither.training.linear import train_linear
+from dither.training.residuals import squared_residuals
+
+N = 50
+
+
+def nothing(scores: Tensor, records: Any) -> Tensor:
+    return torch.zeros_like(scores)
+
+
+def noiseless(steps: int, **more: Any) -> Plan:
+    given = {"dataset_size": N, "batch_size": N, "stepsizes": Linear(0.5, 0.1), **more}
+    return Plan.unsafe_without_noise(steps=steps, **given)
+
+
+def test_without_noise_and_clipping_it_is_descent_with_momentum_and_a_mean() -> None:
+    x = torch.randn(N, 3, dtype=torch.float64)
+    y = np.random.default_rng(0).normal(size=(N, 1))
+    plan = noiseless(8)
+    result = train_linear(x, squared_residuals(y), plan, outputs=1, momentum=0.6, constant=0.7)
+    columns = np.hstack([x.numpy(), np.full((N, 1), 0.7)])
+    weight, velocity, iterates = np.zeros((4, 1)), np.zeros((4, 1)), []
+    for eta in plan.stepsizes:
+        gradient = columns.T @ (columns @ weight - y) / N
+        velocity = 0.6 * velocity + 0.4 * gradient
+        weight = weight - eta * velocity
+        iterates.append(weight)
+    mean = np.mean(iterates[4:], axis=0)
+    found = result.model.weight.detach().numpy().T, result.model.bias.detach().numpy()
+    assert np.allclose(found[0], mean[:3], rtol=1e-12)
+    assert np.allclose(found[1], 0.7 * mean[3], rtol=1e-12)
+
+
+def test_standardized_training_is_training_on_standardized_records() -> None:
+    x = torch.rand(N, 3, dtype=torch.float64) * 0.4 + 0.3
+    y = np.random.default_rng(0).normal(size=(N, 1))
+    plan = noiseless(6)
+    found = train_linear(x, squared_residuals(y), plan, outputs=1, standardizing=3).model(x)
+    centred = x - x.mean(0)
+    scaled = centred / float(centred.square().sum(1).mean().sqrt())
+    # Half of six steps are averaged there, and here all three: after each, one more.
+    three = [
+        train_linear(
+            scaled, squared_residuals(y), noiseless(k, stepsizes=plan.stepsizes[3 : 3 + k]),
+            outputs=1,
+        ).model(scaled)
+        for k in (1, 2, 3)
+    ]  # fmt: skip
+    last = 2.0 * three[2] - three[1]  # the mean of the last two of three, and the last of two
+    assert torch.allclose(found, (three[0] + three[1] + last) / 3.0, rtol=1e-9)
+
+
+def moments(steps: int, noise: float, features: Any, seed: int) -> tuple[Tensor, float]:
+    """Return what the first steps say of the mean and the spread."""
+    from dither.training.bar import Bar
+    from dither.training.linear import _moments, _Run
+
+    plan = Plan.from_noise_multipliers(
+        [noise] * (steps + 1), delta=1e-3, dataset_size=N, batch_size=N
+    )
+    run = _Run(plan, N, seed, None, Bar(1, shown=False))
+    return _moments(features, run, steps)
+
+
+def test_moments_come_with_the_noise_that_was_paid_for() -> None:
+    mean, spread = moments(4, 3.0, torch.zeros(N, 4000), seed=1)
+    expected = math.sqrt(5.0) * 3.0 / N / math.sqrt(4.0)
+    # The mean square of 4,000 normals is within 10 % of its expectation: 4.5 standard deviations.
+    assert float(mean.square().mean()) == pytest.approx(expected**2 * 1.001**2, rel=0.1)
+    assert abs(float(mean.square().mean()) / (0.9 * expected) ** 2 - 1.0) > 0.1  # less is found out
+    assert spread >= math.sqrt(8.0 * expected)
+
+
+def test_moments_are_near_the_truth_where_noise_is_small() -> None:
+    x = torch.rand(N, 5, dtype=torch.float64) * 0.5
+    mean, spread = moments(2, 0.02, x, seed=1)
+    assert torch.allclose(mean, x.mean(0), atol=5e-3)
+    assert spread == pytest.approx(
+        float((x - x.mean(0)).square().sum(1).mean().sqrt()), rel=0.06
+    )  # four standard deviations
+    nothing_taken_off, norm = moments(2, 0.02, sparse.csr_array(x.numpy()), seed=1)
+    assert not nothing_taken_off.any()
+    assert norm == pytest.approx(
+        float(x.square().sum(1).mean().sqrt()), rel=0.06
+    )  # four standard deviations
+
+
+def test_every_step_has_the_plans_noise() -> None:
+    plan = Plan.from_noise_multipliers(
+        [2.0, 5.0], delta=1e-3, dataset_size=N, batch_size=10, clip_norm=0.3, stepsizes=[1.0, 0.5]
+    )
+    result = train_linear(torch.zeros(N, 4000), nothing, plan, outputs=1, momentum=0.0, seed=4)
+    # The mean of the iterates after step 2 of 2 is the last: −(2·N₁ + 0.5·5·N₂)·0.3/10.
+    expected = math.hypot(2.0, 2.5) * 0.3 / 10.0 * (1.0 + dither.release.margin(10))
+    weights = result.model.weight.detach().numpy().ravel() / expected
+    energy = float(np.square(weights).sum())
+    low, high = stats.chi2(4000).interval(1.0 - 1e-4)
+    assert low < energy < high
+    assert not low < energy / 1.1**2 < high  # noise that is a tenth too small is found out
+
+
+def test_batches_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = dither.clipping.linear.linear_clipped_sum
+
+    def counted(rows: Any, weight: Any, residuals: Any, records: Any, clip_norm: float) -> Any:
+        sizes.append(len(records))
+        return real(rows, weight, residuals, records, clip_norm)
+
+    monkeypatch.setattr("dither.training.linear.linear_clipped_sum", counted)
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=1000, batch_size=100, steps=20)
+    train_linear(torch.randn(1000, 2), nothing, plan, outputs=1, seed=0, standardizing=3)
+    assert len(sizes) == 20
+    assert len({*sizes}) > 5  # Poisson, not fixed
+    assert stats.binomtest(sum(sizes), 20_000, 0.1).pvalue > 1e-3
+
+
+def test_steps_are_in_the_ledger_before_they_are_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=N, batch_size=10, steps=5)
+    ledger = Ledger(tmp_path / "book.sqlite")
+    spent: list[int] = []
+    real = dither.release.release
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        spent.append(len(ledger.account([*ledger.runs][-1]).spent))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr("dither.training.linear.release", watched)
+    train_linear(torch.randn(N, 2), nothing, plan, outputs=1, ledger=ledger, standardizing=1)
+    assert spent == [1, 2, 3, 4, 5]
+    assert ledger.total(1e-3).epsilon <= 3.0
+
+
+def test_what_an_interrupted_run_did_not_spend_is_free(tmp_path: Path) -> None:
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=N, batch_size=10, steps=5)
+    ledger = Ledger(tmp_path / "book.sqlite")
+    calls: list[int] = []
+
+    def broken(scores: Tensor, records: Any) -> Tensor:
+        calls.append(0)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return torch.zeros_like(scores)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_linear(torch.randn(N, 2), broken, plan, outputs=1, ledger=ledger)
+    account = ledger.account([*ledger.runs][-1])
+    assert len(account.spent) == 3
+    assert not account.is_open
+
+
+def test_rules_that_react_may_be_used_but_not_with_means() -> None:
+    plan = dither.plan(
+        epsilon=3.0, delta=1e-3, dataset_size=N, batch_size=10, steps=5,
+        stepsizes=AdaGradNorm(1.0, 1e-3), noise="uniform",
+    )  # fmt: skip
+    assert train_linear(torch.randn(N, 2), nothing, plan, outputs=1, seed=0).steps == 5
+    with pytest.raises(ValueError, match="standardizing must be fewer steps"):
+        train_linear(torch.randn(N, 2), nothing, plan, outputs=1, standardizing=1)
+
+
+def test_a_seed_repeats_and_none_does_not() -> None:
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=N, batch_size=10, steps=3)
+    x = torch.randn(N, 2)
+
+    def scores(seed: int | None) -> Tensor:
+        scored: Tensor = train_linear(x, nothing, plan, outputs=1, seed=seed).model(x)
+        return scored
+
+    assert torch.equal(scores(9), scores(9))
+    assert not torch.equal(scores(9), scores(10))
+    assert not torch.equal(scores(None), scores(None))
