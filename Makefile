@@ -41,6 +41,7 @@ bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
 experiments: $(READY) ## training on MNIST and Fashion-MNIST; results go to experiments/records/
 	$(BIN)/python -m experiments.noise_shapes
 	$(BIN)/python -m experiments.adaptive_leak
+	$(BIN)/python -m experiments.estimator_defaults
 
 evidence: $(READY) ## the long checks: many more random cases than `make test` draws
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"

@@ -22,14 +22,18 @@ def test_any_public_sizes_have_settings(n: int, d: int, k: int, epsilon: float) 
             assert 1 <= found.batch_size <= n
             assert found.steps > found.standardizing >= 0
             assert found.clip_norm > 0.0
-            assert math.isfinite(found.stepsizes.start)
-            assert found.stepsizes.start > found.stepsizes.end > 0.0
+            eta = found.stepsizes.stepsizes(found.steps)
+            assert math.isfinite(eta[0])
+            assert eta[0] > eta[-1] > 0.0
 
 
 def test_more_budget_and_more_records_go_further() -> None:
-    small = defaults(dataset_size=500, features=20, epsilon=0.5).stepsizes.start
-    assert defaults(dataset_size=500, features=20, epsilon=1.0).stepsizes.start > small
-    assert defaults(dataset_size=5000, features=20, epsilon=0.5).stepsizes.start > small
+    def first(n: int, epsilon: float) -> float:
+        found = defaults(dataset_size=n, features=20, epsilon=epsilon)
+        return float(found.stepsizes.stepsizes(200)[0])
+
+    assert first(500, 1.0) > first(500, 0.5)
+    assert first(5000, 0.5) > first(500, 0.5)
 
 
 def test_what_is_given_stays() -> None:

@@ -10,10 +10,19 @@ import pandas
 import pytest
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.ensemble import BaggingClassifier
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MinMaxScaler,
+    Normalizer,
+    PolynomialFeatures,
+    StandardScaler,
+)
 
 import dither
 from dither.estimators import (
@@ -246,7 +255,7 @@ def test_other_plans(digits: Table) -> None:
 def test_a_scaler_in_front_is_warned_of(digits: Table) -> None:
     X, y = digits
     model = PrivateLogisticRegression(steps=5, **{**PUBLIC, "feature_bounds": (-3, 3)})
-    with pytest.warns(PrivacyLeakWarning, match="step 'standardscaler' has learned"):
+    with pytest.warns(PrivacyLeakWarning, match="Pipeline's step 'standardscaler' has"):
         pipeline = make_pipeline(StandardScaler(), model).set_output(transform="pandas").fit(X, y)
     assert not pipeline[-1].privacy_.is_upper_bound
     with warnings.catch_warnings():
@@ -257,6 +266,24 @@ def test_a_scaler_in_front_is_warned_of(digits: Table) -> None:
     assert pipeline[-1].feature_names_in_[0] == "x0"
 
 
+def test_what_learns_is_found_wherever_it_is(digits: Table, lengths: Table) -> None:
+    model = PrivateLogisticRegression(steps=3, **{**PUBLIC, "feature_bounds": (-3, 3)})
+    columns = ColumnTransformer([("same", "passthrough", [0]), ("scaled", MinMaxScaler(), [1, 2])])
+    with pytest.warns(PrivacyLeakWarning, match="step 'columntransformer__scaled' has"):
+        make_pipeline(Normalizer(), make_pipeline(columns, model)).fit(*digits)
+    with pytest.warns(PrivacyLeakWarning) as caught:
+        make_pipeline(StandardScaler(), make_pipeline(PolynomialFeatures(1), model)).fit(*digits)
+    assert len(caught) == 1
+    number = PrivateLinearRegression(steps=3, feature_bounds=(-1, 1), target_bounds=(-3, 3))
+    X, y = lengths
+    with pytest.warns(PrivacyLeakWarning, match="TransformedTargetRegressor's step"):
+        TransformedTargetRegressor(number, transformer=StandardScaler()).fit(X, y)
+    frozen = FrozenEstimator(StandardScaler().fit(X))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert make_pipeline(frozen, number).fit(X, y)[-1].privacy_.is_upper_bound
+
+
 def test_many_fits_are_warned_of(digits: Table) -> None:
     X, y = digits
     model = PrivateLogisticRegression(steps=5, **PUBLIC)
@@ -265,6 +292,8 @@ def test_many_fits_are_warned_of(digits: Table) -> None:
     assert search.best_params_["clip_norm"] in (0.1, 1.0)
     with pytest.warns(PrivacyCostWarning):
         assert cross_val_score(model, X, y, cv=2).shape == (2,)
+    with pytest.warns(PrivacyCostWarning):
+        BaggingClassifier(model, n_estimators=2).fit(X, y)
 
 
 def test_copies_are_the_same(digits: Table) -> None:

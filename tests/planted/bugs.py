@@ -1,18 +1,18 @@
 """Realistic mistakes, each switched on by replacing one function, and what has to catch it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.planted.bug import AUDIT, Bug
+from tests.planted.estimator_bugs import ESTIMATOR_BUGS
 from torch import Tensor
 
 import dither
 from dither import Plan
-from dither.audit import audit
 from dither.clipping import clip as clipping
 from dither.clipping.contributions.outer import Outer
 from dither.clipping.contributions.summed import Summed
@@ -24,29 +24,6 @@ from dither.training.payments import Payments
 from dither.training.private import Private
 
 Patch = pytest.MonkeyPatch
-AUDIT = "the audit"
-
-
-@dataclass(frozen=True)
-class Bug:
-    """A mistake.
-
-    Attributes:
-        name: what is wrong.
-        plant: puts it into the library.
-        caught_by: the test that fails with it, or `AUDIT`.
-        plan: what is audited, made after the mistake was planted.
-    """
-
-    name: str
-    plant: Callable[[Patch], None]
-    caught_by: str
-    plan: Callable[[], Plan] | None = None
-
-    def is_refuted(self) -> bool:
-        """Return whether the audit refutes the claim."""
-        assert self.plan is not None
-        return audit(self.plan(), trials=8_000, confidence=0.999, seed=11).is_violated
 
 
 def full_batches() -> Plan:
@@ -402,4 +379,5 @@ BUGS = (
         "tests/planning/test_reactive_plan.py::test_a_course_ends_when_the_budget_is_spent",
     ),
     Bug("steps that the accountant loses", steps_lost_by_the_accountant, AUDIT, many_equal_steps),
+    *ESTIMATOR_BUGS,
 )

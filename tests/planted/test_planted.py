@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.planted.bugs import AUDIT, BUGS, Bug
+from tests.planted.bug import AUDIT, Bug
+from tests.planted.bugs import BUGS
 
 ROOT = Path(__file__).parents[2]
 BY_NAME = pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

@@ -66,15 +66,15 @@ class DenseRows:
         first, last = int(records[0]), int(records[-1])
         if last - first + 1 == len(records):
             return self.values[first : last + 1]
-        return self.values[torch.from_numpy(records)]
+        return self.values.index_select(0, torch.from_numpy(records))
 
     def times(self, taken: Tensor, weight: Tensor) -> Tensor:
         """Return X·W."""
         return taken @ weight
 
     def weighted(self, taken: Tensor, residuals: Tensor) -> Tensor:
-        """Return Xᵀ·R."""
-        return taken.T @ residuals
+        """Return Xᵀ·R, as (Rᵀ·X)ᵀ: that runs along the rows, several times faster."""
+        return (residuals.T @ taken).T
 
 
 @final

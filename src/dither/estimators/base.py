@@ -80,7 +80,7 @@ class PrivateEstimator(BaseEstimator):
         """Check the parameters and who calls."""
         self._validate_params()
         leaks = Leaks()
-        look_at_callers(self, leaks)
+        look_at_callers(leaks)
         return leaks
 
     def _planned(self, records: int, features: int, outputs: int) -> tuple[Any, Defaults]:

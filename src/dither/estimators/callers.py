@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import RBFSampler
-from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, PolynomialFeatures
 from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
@@ -29,25 +28,37 @@ _LEARN_NOTHING = (
     RBFSampler,
     SparseRandomProjection,
 )
-_FITS_OFTEN = GridSearchCV.__mro__[1], RandomizedSearchCV
+_FIT_OFTEN = (
+    "sklearn.calibration",
+    "sklearn.ensemble",
+    "sklearn.feature_selection",
+    "sklearn.model_selection",
+    "sklearn.multiclass",
+    "sklearn.multioutput",
+    "sklearn.semi_supervised",
+)
 
 
-def look_at_callers(estimator: object, leaks: Leaks) -> None:
+def look_at_callers(leaks: Leaks) -> None:
     """Warn if a step of the same pipeline learns from the data, or if this is one fit of many."""
+    owners: dict[int, Any] = {}
+    fits_often = False
     for frame in _frames():
         owner = frame.f_locals.get("self")
-        if isinstance(owner, Pipeline) and owner.steps and owner.steps[-1][1] is estimator:
-            for name in learning_steps(owner.steps[:-1]):
-                leaks.add(
-                    f"what the pipeline's step {name!r} has learned was",
-                    "give feature_bounds instead, take a step that learns nothing, or fit it on "
-                    "public data and wrap it in sklearn.frozen.FrozenEstimator",
-                )
-        module = frame.f_globals.get("__name__", "")
-        in_fold = frame.f_code.co_name == "_fit_and_score" and module.startswith("sklearn.")
-        if in_fold or isinstance(owner, _FITS_OFTEN):
-            _warn_of_many_fits()
-            return
+        owners[id(owner)] = owner
+        fits_often |= str(frame.f_globals.get("__name__", "")).startswith(_FIT_OFTEN)
+    for owner in owners.values():
+        steps = owner.steps[:-1] if isinstance(owner, Pipeline) else []
+        if isinstance(owner, TransformedTargetRegressor):
+            steps = [("transformer", owner.transformer)]
+        for name in learning_steps(steps):
+            leaks.add(
+                f"what {type(owner).__name__}'s step {name!r} has learned was",
+                "give bounds instead, take a step that learns nothing, or fit it on public data "
+                "and wrap it in sklearn.frozen.FrozenEstimator",
+            )
+    if fits_often:
+        _warn_of_many_fits()
 
 
 def learning_steps(steps: list[tuple[str, Any]]) -> Iterator[str]:

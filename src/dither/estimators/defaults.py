@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from dither import validate
-from dither.schedules import Linear
+from dither.schedules import Linear, Stairs
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Defaults:
 
     batch_size: int
     steps: int
-    stepsizes: Linear
+    stepsizes: Stairs
     clip_norm: float
     standardizing: int
 
@@ -53,7 +53,7 @@ _RULES = {
         clip_norm=0.1, path=0.1, longest=30.0, standardizing=0.0, work=2.5e9
     ),
 }
-_END = 0.05
+_END, _LEVELS = 0.05, 20
 
 
 def defaults(
@@ -116,7 +116,8 @@ def defaults(
     sigma = math.sqrt(2.0 * math.log(1.25 / chance)) / budget
     S = min(rule.path * (n / sigma) ** rule.power, rule.longest)
     eta = 2.0 * S / (C * (1.0 + _END) * T)
-    return Defaults(m, T, Linear(eta, _END * eta), C, round(rule.standardizing * T))
+    stepsizes = Stairs(Linear(eta, _END * eta), _LEVELS)
+    return Defaults(m, T, stepsizes, C, round(rule.standardizing * T))
 
 
 def _batch(n: int, affordable: float) -> int:

@@ -48,9 +48,10 @@ class Frame:
             scaled.data = (inside.data * self.factor[inside.indices]).astype(np.float32)
             return scaled
         scaled = np.empty(X.shape, np.float32)
+        offset, factor = self.offset.astype(X.dtype), self.factor.astype(X.dtype)
         for start in range(0, len(X), _CHUNK):
             part = slice(start, start + _CHUNK)
-            scaled[part] = (self.within(X[part]) - self.offset) * self.factor
+            scaled[part] = (self.within(X[part]) - offset) * factor
         return scaled
 
 
@@ -125,7 +126,7 @@ def _extremes(X: Any) -> tuple[FloatArray, FloatArray]:
 
 def _clipped(X: Any, lower: FloatArray, upper: FloatArray) -> Any:
     if isinstance(X, np.ndarray):
-        return np.clip(X, lower, upper)
+        return np.clip(X, lower.astype(X.dtype), upper.astype(X.dtype))
     clipped = X.tocsr().copy()
     clipped.data = np.clip(clipped.data, lower[clipped.indices], upper[clipped.indices])
     return clipped

@@ -121,7 +121,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         """Search, within the budget, and keep the winner."""
         self._validate_params()
         settings, leaks = self._settings(), Leaks()
-        look_at_callers(self, leaks)
+        look_at_callers(leaks)
         X, y = self._checked(X, y)
         n = X.shape[0] if self.dataset_size is None else int(self.dataset_size)
         delta = 0.1 / n if self.delta is None else float(self.delta)

@@ -22,6 +22,7 @@ from dither.schedules.closed_form import (
 from dither.schedules.from_torch import TorchSchedule, from_torch
 from dither.schedules.parse import NAMES, parameters, parse
 from dither.schedules.reactive import AdaGradNorm, Growth, Reactive, UnsafeRawAdaGradNorm
+from dither.schedules.stairs import Stairs
 from dither.schedules.table import Table
 from dither.schedules.warmup import Warmup
 
@@ -37,6 +38,7 @@ __all__ = [
     "Polynomial",
     "Reactive",
     "SqrtToZero",
+    "Stairs",
     "Step",
     "Table",
     "TorchSchedule",

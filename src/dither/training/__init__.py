@@ -3,6 +3,7 @@
 from dither.training.errors import StepError
 from dither.training.evaluation import Public
 from dither.training.history import Row
+from dither.training.linear import train_linear
 from dither.training.loop import TrainResult, train
 from dither.training.making import make_private
 from dither.training.models import MODELS
@@ -17,4 +18,5 @@ __all__ = [
     "TrainResult",
     "make_private",
     "train",
+    "train_linear",
 ]

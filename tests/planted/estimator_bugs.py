@@ -1,0 +1,68 @@
+"""Mistakes planted into the estimators and the direct path of linear models."""
+
+from typing import Any
+
+import pytest
+from tests.planted.bug import Bug
+
+from dither.clipping.linear import DenseRows
+from dither.release import release
+
+Patch = pytest.MonkeyPatch
+
+
+def norms_that_miss_a_column(patch: Patch) -> None:
+    right = DenseRows.__init__
+
+    def wrong(rows: Any, values: Any) -> None:
+        right(rows, values)
+        rows.norms = values[:, 1:].norm(dim=1)
+
+    patch.setattr(DenseRows, "__init__", wrong)
+
+
+def means_with_half_of_the_noise(patch: Patch) -> None:
+    def wrong(clipped: Any, *, clip_norm: float, **others: Any) -> Any:
+        return release(clipped, clip_norm=clip_norm if clip_norm < 2.0 else clip_norm / 2, **others)
+
+    patch.setattr("dither.training.linear.release", wrong)
+
+
+def a_search_for_the_price_of_a_run(patch: Patch) -> None:
+    def wrong(divergences: Any, orders: Any, trials: Any) -> Any:
+        return divergences
+
+    patch.setattr("dither.estimators.trials.selection_divergences", wrong)
+
+
+def scores_with_half_of_the_noise(patch: Patch) -> None:
+    def wrong(clipped: Any, *, noise_multiplier: float, **others: Any) -> Any:
+        return release(clipped, noise_multiplier=noise_multiplier / 2.0, **others)
+
+    patch.setattr("dither.estimators.trials.release", wrong)
+
+
+ESTIMATOR_BUGS = (
+    Bug(
+        "row norms that miss a column",
+        norms_that_miss_a_column,
+        "tests/clipping/test_linear.py::test_equals_the_oracle[0.1-softmax]",
+    ),
+    Bug(
+        "means of the features with half of their noise",
+        means_with_half_of_the_noise,
+        "tests/training/test_linear.py::test_moments_come_with_the_noise_that_was_paid_for",
+    ),
+    Bug(
+        "a search for the price of one run",
+        a_search_for_the_price_of_a_run,
+        "tests/estimators/test_search.py::"
+        "test_the_whole_search_costs_what_dp_accounting_says[12.0-1.0]",
+    ),
+    Bug(
+        "scores of a search with half of their noise",
+        scores_with_half_of_the_noise,
+        "tests/estimators/test_search.py::"
+        "test_scores_have_their_noise_and_one_record_moves_them_by_one",
+    ),
+)
