@@ -30,7 +30,8 @@ The rooms, in the order in which they may import each other: ``types``, ``valida
 ``randomness`` (cryptographic random bits), ``sampling`` (which records take part in a step),
 ``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``ledger`` (what was
 spent, on disk), ``training`` (private training), ``data`` (readers of files), ``audit`` (attacks
-on the claim), ``reports`` (figures), ``cli`` (the ``dither`` command).
+on the claim), ``estimators`` (scikit-learn faces), ``reports`` (figures), ``cli`` (the ``dither``
+command).
 """
 
 from importlib import import_module
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         audit,
         clipping,
         data,
+        estimators,
         ledger,
         noise,
         reports,
@@ -73,6 +75,7 @@ __all__ = [
     "data",
     "delta",
     "epsilon",
+    "estimators",
     "ledger",
     "make_private",
     "noise",
@@ -91,6 +94,7 @@ _ROOMS = frozenset(
         "audit",
         "clipping",
         "data",
+        "estimators",
         "ledger",
         "noise",
         "reports",

@@ -163,6 +163,16 @@ def test_other_accountants_have_their_own_optimum(accountant: str) -> None:
     assert best <= found["matched"] * 1.01
 
 
+def test_large_sample_rates_can_be_shaped() -> None:
+    # Steps far stronger than the run's own have transforms that vanish: no warning may come of it.
+    budget = Budget(epsilon=3.0, delta=3e-6, sample_rate=5.0 / 6.0)
+    eta = np.linspace(1.0, 0.05, 200)
+    z = Optimal().alphas(eta, budget=budget)
+    assert np.isfinite(z).all()
+    # So near to all records, a step costs almost 1/z², where α² = b is optimal.
+    assert np.allclose(z / z[0], np.sqrt(eta[0] / eta), rtol=0.05)
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="budget must be given to Optimal"):
         Optimal().alphas([1.0])
