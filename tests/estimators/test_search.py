@@ -18,7 +18,7 @@ from dither.estimators import (
     PrivateLogisticRegression,
     PrivateSearchCV,
 )
-from dither.estimators.trials import TrialBudget, budget_of, drawn_count, noisy_score
+from dither.estimators.trials import budget_of, drawn_count, noisy_score
 from dither.randomness import Source
 from dither.schedules import AdaGradNorm
 
@@ -183,5 +183,23 @@ def test_a_ledger_is_refused(digits: Table) -> None:
         PrivateSearchCV(paying, {"clip_norm": [0.2]}).fit(*digits)
 
 
-def test_budgets_are_plain_values() -> None:
-    assert TrialBudget(1.0, 2.0, 3.0) == TrialBudget(1.0, 2.0, 3.0)
+class Fickle:
+    """A schedule that is another one whenever it is asked."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __deepcopy__(self, _: object) -> "Fickle":
+        return self
+
+    def stepsizes(self, steps: int) -> Any:
+        self.asked += 1
+        return np.linspace(1.0, 1.0 / (1.0 + self.asked), steps)
+
+
+def test_a_plan_that_was_not_accounted_is_refused(digits: Table) -> None:
+    grid = {"stepsizes": [Fickle()]}
+    with pytest.raises(ValueError, match="not the one that was accounted"):
+        PrivateSearchCV(MODEL, grid, epsilon=3.0, trials=2, random_state=1).fit(*digits)

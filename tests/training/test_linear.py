@@ -188,3 +188,9 @@ def test_a_seed_repeats_and_none_does_not() -> None:
     assert torch.equal(scores(9), scores(9))
     assert not torch.equal(scores(9), scores(10))
     assert not torch.equal(scores(None), scores(None))
+
+
+def test_another_number_of_records_than_planned_is_warned_of() -> None:
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=N, batch_size=10, steps=3)
+    with pytest.warns(UserWarning, match="by more than a factor of two"):
+        train_linear(torch.randn(3 * N, 2), nothing, plan, outputs=1)

@@ -69,15 +69,14 @@ class _ModuleEstimator(PrivateEstimator):
 
     def _made(self, features: Any, outputs: int) -> nn.Module:
         """Return a new module, from the ``module`` that was given."""
-        if isinstance(self.module, nn.Module):
-            return copy.deepcopy(self.module)
-        made = self.module(features, outputs)
+        is_module = isinstance(self.module, nn.Module)
+        made = self.module if is_module else self.module(features, outputs)
         if not isinstance(made, nn.Module):
             raise InvalidTypeError(
                 "module must be a torch.nn.Module or a function (features, outputs) -> Module, "
                 f"got a function that returns {type(made).__name__}"
             )
-        return made
+        return copy.deepcopy(made)  # a function may return the same one again
 
     @torch.no_grad()
     def _outputs(self, X: Any) -> FloatArray:

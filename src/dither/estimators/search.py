@@ -140,6 +140,11 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         budget = budget_of(plans, epsilon=float(self.epsilon), delta=delta, trials=trials)
         winner, index, score = self._best(X, y, candidates, budget, trials, tested, n)
+        if winner.plan_ != budget.plans[index]:
+            raise InvalidValueError(
+                "stepsizes and noise must be the same whenever they are asked for, got a plan that "
+                "is not the one that was accounted"
+            )
         self._keep(winner, settings[index], score, budget, delta, leaks)
         return self
 

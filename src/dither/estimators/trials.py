@@ -31,11 +31,13 @@ class TrialBudget:
         epsilon: what every trial's own plan is made for.
         score_noise: standard deviation of the noise on a sum of scores from 0 to 1.
         total: ε of the whole search.
+        plans: what was accounted, in the order of the settings.
     """
 
     epsilon: float
     score_noise: float
     total: float
+    plans: tuple[Plan | ReactivePlan, ...] = ()
 
 
 def budget_of(
@@ -59,11 +61,12 @@ def budget_of(
     """
 
     def searched(each: float) -> TrialBudget:
-        D = np.max([_divergences(plan) for plan in plans(each)], axis=0)
+        made = tuple(plans(each))
+        D = np.max([_divergences(plan) for plan in made], axis=0)
         noise = math.sqrt(float(np.max(ORDERS / D)) / 2.0)
         both = np.maximum(D, ORDERS / (2.0 * noise**2))
         total = renyi_epsilon(selection_divergences(both, ORDERS, trials), ORDERS, delta)
-        return TrialBudget(each, noise, total)
+        return TrialBudget(each, noise, total, made)
 
     low, high = searched(epsilon / 8.0), searched(epsilon)
     while low.total > epsilon:

@@ -28,6 +28,7 @@ from dither.training.bar import Bar
 from dither.training.history import Row
 from dither.training.loop import TrainResult
 from dither.training.payments import payments_into
+from dither.training.records import warn_of_other_size
 
 _LEAST_SPREAD = 1e-3
 
@@ -75,6 +76,7 @@ def train_linear(
         >>> result.steps, result.bound.epsilon <= 3.0, result.model.weight.shape
         (5, True, torch.Size([1, 3]))
     """
+    warn_of_other_size(plan, features.shape[0], stacklevel=3)
     with Bar(plan.steps, shown=progress) as bar:
         run = _Run(plan, features.shape[0], seed, ledger, bar)
         try:

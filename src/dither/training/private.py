@@ -2,7 +2,6 @@
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final, overload
@@ -30,7 +29,7 @@ from dither.training.errors import StepError
 from dither.training.guard import Guard
 from dither.training.loop_watch import LoopWatch
 from dither.training.payments import Payments
-from dither.training.records import records_of
+from dither.training.records import records_of, warn_of_other_size
 from dither.training.tape import Tape, Taped, plain, refuse_strange_output
 from dither.training.taped_loss import TapedLoss, rows_alone
 from dither.training.views import Augment, Views
@@ -107,13 +106,7 @@ class Private:
         self._augment = None if augment is None else Views(augment)
         self._records = records_of(dataset, workers=workers)
         self._sampler = sampler_for(plan, length=self._records.length)
-        if not 0.5 <= self._records.length / plan.dataset_size <= 2.0:
-            warnings.warn(
-                f"the dataset has another number of records than the plan, {plan.dataset_size:,}, "
-                "by more than a factor of two: the claim holds, but batches have other sizes than "
-                "the step sizes and the noise were planned for",
-                stacklevel=3,
-            )
+        warn_of_other_size(plan, self._records.length, stacklevel=4)
         self._course, self._first_plan = plan.course(), plan
         self._payments, self._taken = payments, 0
         self._iterations, self._process = 0, os.getpid()

@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 
 from dither.clipping.batch import mapped
+from dither.planning import Plan, ReactivePlan
 from dither.sampling.sampler import Indices
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -200,3 +201,14 @@ def _tensor(value: Any) -> Tensor:
     raise InvalidTypeError(
         f"dataset must be made of tensors or arrays of numbers, got {type(value).__name__}"
     )
+
+
+def warn_of_other_size(plan: Plan | ReactivePlan, length: int, *, stacklevel: int) -> None:
+    """Warn if there are far more or fewer records than were planned for."""
+    if not 0.5 <= length / plan.dataset_size <= 2.0:
+        warnings.warn(
+            f"the dataset has another number of records than the plan, {plan.dataset_size:,}, "
+            "by more than a factor of two: the claim holds, but batches have other sizes than "
+            "the step sizes and the noise were planned for",
+            stacklevel=stacklevel,
+        )
