@@ -32,8 +32,8 @@ class TrialCount:
 
     Args:
         mean: E[K], at least 1.
-        shape: η, at least 0: 0 is the logarithmic distribution, 1 the geometric one. Larger shapes
-            make few runs rarer and cost more.
+        shape: η, from 0 to 10: 0 is the logarithmic distribution, 1 the geometric one. Larger
+            shapes make few runs rarer and cost more.
 
     Example:
         >>> TrialCount(10.0, shape=1.0).gamma
@@ -52,8 +52,8 @@ class TrialCount:
         object.__setattr__(self, "shape", validate.nonnegative(shape=self.shape))
         if not 1.0 <= self.mean <= 1e9:
             raise validate.InvalidValueError(f"mean must be from 1 to 1e9, got {self.mean!r}")
-        if self.shape > 100.0:
-            raise validate.InvalidValueError(f"shape must be at most 100, got {self.shape!r}")
+        if self.shape > 10.0:
+            raise validate.InvalidValueError(f"shape must be at most 10, got {self.shape!r}")
 
     @property
     def gamma(self) -> float:

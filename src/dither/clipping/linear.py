@@ -26,6 +26,7 @@ class Rows(Protocol):
     """Records as rows of a matrix."""
 
     norms: Tensor
+    """One a record, in float64."""
     columns: int
 
     def __len__(self) -> int: ...
@@ -52,7 +53,7 @@ class DenseRows:
     """
 
     def __init__(self, values: Tensor) -> None:
-        norms = torch.linalg.vector_norm(values, dim=1)
+        norms = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
         finite = torch.isfinite(norms)
         if not finite.all():
             values, norms = torch.where(finite[:, None], values, 0.0), norms.where(finite, 0.0)
@@ -91,8 +92,8 @@ class SparseRows:
             values = values.copy()
             values.data[~finite] = 0.0
         self.values, self.columns = values, values.shape[1]
-        squares = values.multiply(values).sum(axis=1)
-        self.norms = torch.from_numpy(np.sqrt(np.asarray(squares).ravel()).astype(values.dtype))
+        wide = values.astype(np.float64)
+        self.norms = torch.from_numpy(np.sqrt(np.asarray(wide.multiply(wide).sum(axis=1)).ravel()))
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
@@ -139,16 +140,18 @@ def linear_clipped_sum(
         >>> total.gradients["weight"].T.round(decimals=4)
         tensor([[-0.9000, -1.2000]], dtype=torch.float64)
         >>> total.norms
-        tensor([5.0000, 0.5000])
+        tensor([5.0000, 0.5000], dtype=torch.float64)
     """
     total = torch.zeros(weight.shape, dtype=torch.float64)
-    norms = [torch.zeros(0, dtype=weight.dtype)]
+    norms = [torch.zeros(0, dtype=torch.float64)]
     for part in _pieces(records):
         taken = rows.take(part)
         r = residuals(rows.times(taken, weight), part)
-        norm = torch.linalg.vector_norm(r, dim=1) * rows.norms[torch.from_numpy(part)]
+        # In float64: squares of tiny numbers would vanish, and sums of many would stagnate.
+        length = torch.linalg.vector_norm(r, dim=1, dtype=torch.float64)
+        norm = length * rows.norms[torch.from_numpy(part)]
         finite = torch.isfinite(norm)
-        factors = (clip_norm / norm).clamp_(max=1.0)
+        factors = (clip_norm / norm).clamp_(max=1.0).to(r.dtype)
         kept = torch.where(finite[:, None], r * factors[:, None], 0.0)
         total += rows.weighted(taken, kept)
         norms.append(torch.where(finite, norm, torch.inf))

@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +17,10 @@ from dither.estimators.defaults import Defaults, defaults
 from dither.estimators.frame import frame_of
 from dither.estimators.leaks import Leaks
 from dither.estimators.targets import classes_of, target_frame_of
+from dither.ledger import Ledger
+from dither.noise import Custom
 from dither.planning import Plan, ReactivePlan, plan
-from dither.schedules import Reactive
+from dither.schedules import Reactive, parse
 from dither.training import TrainResult
 from dither.training.statement import statement
 from dither.types import PrivacyBound
@@ -39,6 +42,7 @@ class PrivateEstimator(BaseEstimator):
         "batch_size": [_COUNT, None],
         "feature_norm": [_POSITIVE, None],
         "random_state": ["random_state"],
+        "ledger": [Ledger, str, Path, None],
         "verbose": ["verbose"],
     }
     _model = "linear"
@@ -99,10 +103,15 @@ class PrivateEstimator(BaseEstimator):
             "batch_size": chosen.batch_size,
             "steps": chosen.steps,
             "clip_norm": chosen.clip_norm,
-            "stepsizes": chosen.stepsizes if self.stepsizes is None else self.stepsizes,
+            "stepsizes": self._given_stepsizes(chosen),
             "noise": self.noise,
         }
         return _made(arguments), chosen
+
+    def _given_stepsizes(self, chosen: Defaults) -> Any:
+        if self.stepsizes is None:
+            return chosen.stepsizes
+        return parse(self.stepsizes) if isinstance(self.stepsizes, str) else self.stepsizes
 
     def _standardizing(self, chosen: Defaults) -> int:
         return 0 if isinstance(self.stepsizes, Reactive) else chosen.standardizing
@@ -113,7 +122,7 @@ class PrivateEstimator(BaseEstimator):
             return {}
         if not self._needs_bounds:
             return {}
-        frame = frame_of(X, None, None, leaks, length=1.0)
+        frame = frame_of(X, None, None, leaks, length=1.0, names=None)
         return {"feature_bounds": (frame.lower, frame.upper)}
 
     def _finish(self, result: TrainResult, leaks: Leaks) -> None:
@@ -242,13 +251,16 @@ def seed_of(random_state: Any) -> int | None:
 
 def _made(arguments: dict[str, Any]) -> Plan | ReactivePlan:
     """Plan a run, or take the plan that was made for the same arguments before."""
-    try:
+    if all(map(_is_frozen, arguments.values())):
         return _remembered(*arguments.items())
-    except TypeError as refusal:
-        if "unhashable" not in str(refusal):
-            raise
-        made: Plan | ReactivePlan = plan(**arguments)
-        return made
+    made: Plan | ReactivePlan = plan(**arguments)
+    return made
+
+
+def _is_frozen(value: object) -> bool:
+    """Return whether a value can be told from all others, and never changes."""
+    ours = type(value).__module__.startswith("dither.")
+    return isinstance(value, str | int | float) or (ours and not isinstance(value, Custom))
 
 
 @lru_cache(maxsize=64)

@@ -1,85 +1,126 @@
 """Who calls ``fit``: a pipeline whose scaler learns from private data, a search that fits often.
 
 scikit-learn does not tell an estimator where it is used, so the frames of the call are looked at.
-What is found there leads to warnings, and to a claim that is marked as not proven.
+What is found there leads to warnings, and to a claim that is marked as not proven. What is not
+known to learn nothing counts as learning.
 """
 
 import sys
-import warnings
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from joblib import Parallel
+from sklearn.base import MetaEstimatorMixin
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 from sklearn.frozen import FrozenEstimator
-from sklearn.kernel_approximation import RBFSampler
+from sklearn.kernel_approximation import AdditiveChi2Sampler, RBFSampler
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, PolynomialFeatures
+from sklearn.preprocessing import (
+    Binarizer,
+    FunctionTransformer,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+)
 from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
-from sklearn.utils import get_tags
 
-from dither.estimators.leaks import Leaks, PrivacyCostWarning
+from dither.estimators.leaks import Leaks, PrivacyCostWarning, warn
 
 _LEARN_NOTHING = (
-    str,
+    AdditiveChi2Sampler,
+    Binarizer,
+    FeatureHasher,
     FrozenEstimator,
+    FunctionTransformer,
     GaussianRandomProjection,
+    HashingVectorizer,
+    Normalizer,
     PolynomialFeatures,
-    RBFSampler,
     SparseRandomProjection,
+    str,
+    type(None),
 )
-_FIT_OFTEN = (
-    "sklearn.calibration",
-    "sklearn.ensemble",
-    "sklearn.feature_selection",
-    "sklearn.model_selection",
-    "sklearn.multiclass",
-    "sklearn.multioutput",
-    "sklearn.semi_supervised",
-)
+_FITS_OFTEN = "sklearn.model_selection"
 
 
 def look_at_callers(leaks: Leaks) -> None:
     """Warn if a step of the same pipeline learns from the data, or if this is one fit of many."""
     owners: dict[int, Any] = {}
-    fits_often = False
+    modules: list[str] = []
     for frame in _frames():
         owner = frame.f_locals.get("self")
         owners[id(owner)] = owner
-        fits_often |= str(frame.f_globals.get("__name__", "")).startswith(_FIT_OFTEN)
+        modules.append(str(frame.f_globals.get("__name__", "")))
     for owner in owners.values():
-        steps = owner.steps[:-1] if isinstance(owner, Pipeline) else []
-        if isinstance(owner, TransformedTargetRegressor):
-            steps = [("transformer", owner.transformer)]
-        for name in learning_steps(steps):
-            leaks.add(
-                f"what {type(owner).__name__}'s step {name!r} has learned was",
-                "give bounds instead, take a step that learns nothing, or fit it on public data "
-                "and wrap it in sklearn.frozen.FrozenEstimator",
-            )
-    if fits_often:
-        _warn_of_many_fits()
+        _look_at(owner, leaks)
+    is_worker = any(name.startswith("joblib.") for name in modules)
+    if is_worker and not any(isinstance(owner, Parallel) for owner in owners.values()):
+        leaks.add(
+            "what the callers of a joblib worker, which it cannot see, may have learned was",
+            "fit without n_jobs",
+        )
+    if any(name.startswith(_FITS_OFTEN) for name in modules):
+        warn(
+            "this fit is one of several on the same records: each spends its ε, together they "
+            "cost more, and scores of private data have no noise; "
+            "dither.estimators.PrivateSearchCV pays for a whole search",
+            PrivacyCostWarning,
+        )
 
 
-def learning_steps(steps: list[tuple[str, Any]]) -> Iterator[str]:
-    """Yield the names of transformers whose fit takes something from the data."""
+def _look_at(owner: object, leaks: Leaks) -> None:
+    """Note what an object that calls may have learned."""
+    name, steps = type(owner).__name__, []
+    if isinstance(owner, Pipeline):
+        steps = owner.steps[:-1]
+    elif isinstance(owner, TransformedTargetRegressor):
+        steps = [("transformer", owner.transformer)]
+    elif isinstance(owner, MetaEstimatorMixin) and not type(owner).__module__.startswith("dither."):
+        leaks.add(
+            f"what {name} chooses or resamples records and settings by was",
+            "fit the private estimator by itself, or search with PrivateSearchCV",
+        )
+    for step in learning_steps(steps):
+        leaks.add(
+            f"what {name}'s step {step!r} has learned was",
+            "give bounds instead, take a step that learns nothing, or fit it on public data and "
+            "wrap it in sklearn.frozen.FrozenEstimator",
+        )
+
+
+def learning_steps(steps: list[Any]) -> Iterator[str]:
+    """Yield the names of transformers whose fit may take something from the data."""
     for name, step, *_ in steps:
-        if isinstance(step, Pipeline):
-            yield from (f"{name}__{inner}" for inner in learning_steps(step.steps))
-        elif isinstance(step, ColumnTransformer):
-            yield from (f"{name}__{inner}" for inner in learning_steps(step.transformers))
-        elif isinstance(step, FeatureUnion):
-            yield from (f"{name}__{inner}" for inner in learning_steps(step.transformer_list))
+        inner = _inner(step)
+        if inner is not None:
+            yield from (f"{name}__{each}" for each in learning_steps(inner))
         elif _learns(step):
             yield name
 
 
-def _learns(step: object) -> bool:
-    if step is None or isinstance(step, _LEARN_NOTHING):
-        return False
-    if isinstance(step, OneHotEncoder | OrdinalEncoder) and not isinstance(step.categories, str):
-        return False
-    return bool(get_tags(step).requires_fit)
+def _inner(step: Any) -> list[Any] | None:
+    """Return the steps that a step is made of."""
+    if type(step) is Pipeline:
+        return list(step.steps)
+    if type(step) is ColumnTransformer:
+        return [*step.transformers, ("remainder", step.remainder)]
+    return list(step.transformer_list) if type(step) is FeatureUnion else None
+
+
+def _learns(step: Any) -> bool:
+    kind = type(step)  # a subclass may do anything
+    if kind in (OneHotEncoder, OrdinalEncoder):
+        counts = step.min_frequency is not None or step.max_categories is not None
+        return counts or isinstance(step.categories, str)
+    if kind is RBFSampler:
+        return isinstance(step.gamma, str)
+    if kind is CountVectorizer:
+        return step.vocabulary is None
+    return kind not in _LEARN_NOTHING
 
 
 def _frames() -> Iterator[FrameType]:
@@ -87,13 +128,3 @@ def _frames() -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def _warn_of_many_fits() -> None:
-    warnings.warn(
-        "this fit is one of several on the same records: each spends its ε, together they cost "
-        "more, and scores of private data have no noise; dither.estimators.PrivateSearchCV pays "
-        "for a whole search",
-        PrivacyCostWarning,
-        stacklevel=4,
-    )

@@ -28,7 +28,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class _Rule:
-    """The constants of one kind of model: S = path·(n/σ)^power, at most longest.
+    """The constants of one kind of model: S = path·(n/σ)^power, no step longer than longest.
 
     A share ``standardizing`` of the steps releases means, and the gradients of all steps may take
     about ``work`` multiplications by the weights of a linear model before batches are samples.
@@ -45,12 +45,12 @@ class _Rule:
 
 _RULES = {
     ("linear", "classification"): _Rule(clip_norm=0.2, path=10.0, power=0.8),
-    ("linear", "regression"): _Rule(clip_norm=0.1, path=0.25, longest=100.0),
+    ("linear", "regression"): _Rule(clip_norm=0.1, path=0.25, longest=1.0),
     ("mlp", "classification"): _Rule(
-        clip_norm=0.5, path=1.5, power=0.8, standardizing=0.0, work=2.5e9
+        clip_norm=0.5, path=1.5, power=0.8, longest=4.0, standardizing=0.0, work=2.5e9
     ),
     ("mlp", "regression"): _Rule(
-        clip_norm=0.1, path=0.1, longest=30.0, standardizing=0.0, work=2.5e9
+        clip_norm=0.1, path=0.1, longest=0.3, standardizing=0.0, work=2.5e9
     ),
 }
 _END, _LEVELS = 0.05, 20
@@ -74,7 +74,8 @@ def defaults(
 
     The path of a run, S = C·Σ η_t, is how far its steps can go together. Noise moves the weights
     by about S·σ/n, where σ ≈ √(2·log(1.25/δ))/ε is the noise of a single release, so S grows
-    with n/σ, up to where going further gains nothing. docs/estimators.md has the evidence.
+    with n/σ, as far as a single step, C·η_t, does not become too long for the model.
+    docs/estimators.md has the evidence.
 
     Args:
         dataset_size: n.
@@ -105,17 +106,16 @@ def defaults(
             f"only one of steps and epochs may be given, got steps={steps!r}, epochs={epochs!r}"
         )
     T = rule.steps if steps is None else validate.step_count(steps=steps)
-    m = (
-        _batch(n, rule.work / (T * d * k))
-        if batch_size is None
-        else validate.count(batch_size=batch_size)
+    affordable = _batch(n, rule.work / (T * d * k))
+    m, _ = validate.batch_within(
+        batch_size=affordable if batch_size is None else batch_size, dataset_size=n
     )
     if epochs is not None:
         T = validate.steps_in(epochs, batch_size=m, dataset_size=n)
     C = rule.clip_norm if clip_norm is None else validate.positive(clip_norm=clip_norm)
     sigma = math.sqrt(2.0 * math.log(1.25 / chance)) / budget
-    S = min(rule.path * (n / sigma) ** rule.power, rule.longest)
-    eta = 2.0 * S / (C * (1.0 + _END) * T)
+    S = rule.path * (n / sigma) ** rule.power
+    eta = min(2.0 * S / ((1.0 + _END) * T), rule.longest) / C
     stepsizes = Stairs(Linear(eta, _END * eta), _LEVELS)
     return Defaults(m, T, stepsizes, C, round(rule.standardizing * T))
 

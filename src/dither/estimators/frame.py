@@ -10,7 +10,7 @@ from sklearn.utils.sparsefuncs import min_max_axis
 
 from dither.estimators.leaks import Leaks
 from dither.types import FloatArray
-from dither.validate import InvalidTypeError, InvalidValueError
+from dither.validate import LARGEST, InvalidTypeError, InvalidValueError, positive
 
 _CHUNK = 4096
 
@@ -56,7 +56,7 @@ class Frame:
 
 
 def frame_of(
-    X: Any, feature_bounds: Any, feature_norm: Any, leaks: Leaks, *, length: float
+    X: Any, feature_bounds: Any, feature_norm: Any, leaks: Leaks, *, length: float, names: Any
 ) -> Frame:
     """Return the frame that the arguments describe; without any, the data's own, with a warning.
 
@@ -68,6 +68,7 @@ def frame_of(
         feature_bounds: (least, largest), numbers or one each a feature.
         feature_norm: the largest norm of a record.
         leaks: where to note that bounds were read off the data.
+        names: of the features, or None.
         length: of a record in the units of training that lies on all its bounds, or has the norm.
     """
     if feature_bounds is not None and feature_norm is not None:
@@ -77,7 +78,7 @@ def frame_of(
         )
     shape = X.shape[1:]
     if feature_norm is not None:
-        norm = float(feature_norm)
+        norm = positive(feature_norm=feature_norm)
         return Frame(np.zeros(shape), np.full(shape, length / norm), norm=norm)
     if feature_bounds is None:
         leaks.add(
@@ -86,7 +87,7 @@ def frame_of(
         )
         lower, upper = _extremes(X)
     else:
-        lower, upper = bounds_of(shape, feature_bounds=feature_bounds)
+        lower, upper = bounds_of(shape, names, feature_bounds=feature_bounds)
     has_zero = (lower <= 0.0) & (upper >= 0.0)
     if sparse.issparse(X) and not has_zero.all():
         raise InvalidValueError(
@@ -99,22 +100,43 @@ def frame_of(
     return Frame(offset, factor, lower, upper)
 
 
-def bounds_of(shape: tuple[int, ...], **argument: Any) -> tuple[FloatArray, FloatArray]:
-    """Return (least, largest) as arrays of a shape, from a pair of numbers or of arrays."""
+def bounds_of(
+    shape: tuple[int, ...], names: Any = None, **argument: Any
+) -> tuple[FloatArray, FloatArray]:
+    """Return (least, largest) as arrays of a shape, from a pair of numbers or of arrays.
+
+    Args:
+        shape: what the arrays are broadcast to.
+        names: of the features: labelled bounds, as pandas has them, are taken by name.
+        argument: the pair, by the name to complain about.
+    """
     ((name, pair),) = argument.items()
-    wanted = f"{name} must be a pair (least, largest) of numbers or of arrays of shape {shape}"
+    of_arrays = f" or of arrays of shape {shape}" if shape else ""
     try:
         least, largest = pair
-        lower, upper = (
-            np.broadcast_to(np.asarray(each, np.float64), shape).copy() for each in (least, largest)
-        )
-    except (TypeError, ValueError):
-        raise InvalidValueError(f"{wanted}, got {str(pair)[:80]!r}") from None
-    if not (np.isfinite(lower).all() and np.isfinite(upper).all() and (lower <= upper).all()):
+        lower, upper = (_array_of(each, shape, names) for each in (least, largest))
+    except (TypeError, ValueError, KeyError):
+        shown = " ".join(str(pair).split())[:80]
         raise InvalidValueError(
-            f"{name} must be finite, the least no larger than the largest, got {str(pair)[:80]}"
+            f"{name} must be a pair (least, largest) of numbers{of_arrays}, got {shown!r}"
+        ) from None
+    if not ((np.abs(lower) <= LARGEST) & (np.abs(upper) <= LARGEST) & (lower <= upper)).all():
+        raise InvalidValueError(
+            f"{name} must be finite and at most 1e50 in size, the least no larger than the "
+            f"largest, got {' '.join(str(pair).split())[:80]}"
         )
+    if (lower == upper).all():
+        raise InvalidValueError(f"{name} must leave room between least and largest, got {pair}")
     return lower, upper
+
+
+def _array_of(bound: Any, shape: tuple[int, ...], names: Any) -> FloatArray:
+    if hasattr(bound, "loc") and names is not None:
+        bound = bound.loc[list(names)]
+    values = np.asarray(bound)
+    if values.dtype.kind not in "iufb":
+        raise TypeError
+    return np.broadcast_to(values.astype(np.float64), shape).copy()
 
 
 def _extremes(X: Any) -> tuple[FloatArray, FloatArray]:
@@ -127,7 +149,7 @@ def _extremes(X: Any) -> tuple[FloatArray, FloatArray]:
 def _clipped(X: Any, lower: FloatArray, upper: FloatArray) -> Any:
     if isinstance(X, np.ndarray):
         return np.clip(X, lower.astype(X.dtype), upper.astype(X.dtype))
-    clipped = X.tocsr().copy()
+    clipped = _canonical(X)
     clipped.data = np.clip(clipped.data, lower[clipped.indices], upper[clipped.indices])
     return clipped
 
@@ -138,8 +160,15 @@ def _shortened(X: Any, norm: float) -> Any:
         flat = X.reshape(len(X), -1).astype(np.float64)
         factors = np.minimum(1.0, norm / np.maximum(np.linalg.norm(flat, axis=1), norm))
         return X * factors.reshape(-1, *(1 for _ in X.shape[1:]))
-    shortened = X.tocsr().copy()
+    shortened = _canonical(X)
     squares = np.asarray(shortened.multiply(shortened).sum(axis=1)).ravel()
     factors = norm / np.maximum(np.sqrt(squares), norm)
     shortened.data = shortened.data * np.repeat(factors, np.diff(shortened.indptr))
     return shortened
+
+
+def _canonical(X: Any) -> Any:
+    """Return a copy in which every entry stands once and in order."""
+    copied = X.tocsr().copy()
+    copied.sum_duplicates()
+    return copied

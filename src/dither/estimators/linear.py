@@ -39,7 +39,11 @@ class _Linear(PrivateEstimator):
         return np.asarray(scores + self.intercept_)
 
     def _train(self, X: Any, residuals: Residuals, outputs: int, leaks: Leaks) -> None:
-        frame = frame_of(X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH)
+        frame = frame_of(
+            X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH,
+            names=getattr(self, "feature_names_in_", None),
+        )  # fmt: skip
+        leaks.refuse_ledger(self.ledger)
         plan, chosen = self._planned(X.shape[0], X.shape[1], outputs)
         features = frame.scaled(X)
         result = train_linear(
@@ -118,9 +122,11 @@ class PrivateLogisticRegression(_LinearClassifier):
         epochs: how often every record takes part, on average; or
         steps: T.
         batch_size: m, expected.
-        stepsizes: a schedule or an array of T step sizes, in the units of training.
+        stepsizes: a schedule, its text ("linear:start=9,end=1"), or an array of T step sizes, in
+            the units of training.
         noise: as `dither.plan` takes it.
-        feature_bounds: (least, largest) of the features: a pair of numbers, or of arrays. Public
+        feature_bounds: (least, largest) of the features: a pair of numbers, of arrays, or of
+            Series, which are taken by the names of the features if X has them. Public
             knowledge: what is outside is moved to the bounds. Features whose bounds have 0 between
             them keep their zero, the others' middle becomes 0, and a record on all its bounds is 2
             long in the units of training.
@@ -199,6 +205,10 @@ class PrivateLinearRegression(RegressorBase, _Linear):
     Args:
         target_bounds: (least, largest) target, public: what is outside is moved to the bounds. None
             reads them off y with a `PrivacyLeakWarning`.
+
+    Attributes:
+        coef_: weights, one a feature.
+        intercept_: a number.
 
     Example:
         >>> X = np.random.default_rng(0).uniform(-1, 1, (2000, 3))

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from dither.estimators.leaks import Leaks
 from dither.estimators.targets import classes_of, target_frame_of
 from dither.training import train
 from dither.types import FloatArray
-from dither.validate import InvalidTypeError, count
+from dither.validate import InvalidTypeError, InvalidValueError, count
 
 _DTYPES = [np.float64, np.float32]
 _PIECE = 1024
@@ -37,12 +38,14 @@ class _ModuleEstimator(PrivateEstimator):
 
     def _train(self, X: Any, targets: Tensor, outputs: int, leaks: Leaks) -> None:
         frame = self._frame_of(X, leaks)
+        leaks.refuse_ledger(self.ledger)
         plan, _ = self._planned(len(X), math.prod(X.shape[1:]), outputs)
         seed = seed_of(self.random_state)
-        module = self._new_module(X.shape[1:], outputs, seed)
-        inputs = torch.from_numpy(frame.scaled(X))
+        fresh = self._new_module(X.shape[1:], outputs, seed)
+        dtype = _checked(fresh, X.shape[1:], outputs)
+        inputs = torch.from_numpy(frame.scaled(X)).to(dtype)
         result = train(
-            module,
+            copy.deepcopy(fresh),
             (inputs, targets),
             plan,
             loss=self._loss,
@@ -51,15 +54,21 @@ class _ModuleEstimator(PrivateEstimator):
             ledger=self.ledger,
             progress=bool(self.verbose),
         )
-        trained = result.model.eval()
-        self._frame, self.module_ = frame, trained.double() if self._needs_bounds else trained
-        self._finish(result, leaks)
+        # What a module keeps of the records besides its parameters stays behind.
+        fresh.load_state_dict(result.model.state_dict())
+        self._frame, self.module_ = frame, fresh.eval()
+        if self._needs_bounds:
+            self.module_.double()
+        self._finish(replace(result, model=self.module_), leaks)
 
     def _frame_of(self, X: Any, leaks: Leaks) -> Frame:
         if not self._needs_bounds and self.feature_bounds is None and self.feature_norm is None:
             return Frame(np.zeros(X.shape[1:]), np.ones(X.shape[1:]))
         length = math.sqrt(math.prod(X.shape[1:]))
-        return frame_of(X, self.feature_bounds, self.feature_norm, leaks, length=length)
+        names = getattr(self, "feature_names_in_", None)
+        return frame_of(
+            X, self.feature_bounds, self.feature_norm, leaks, length=length, names=names
+        )
 
     def _new_module(self, shape: tuple[int, ...], outputs: int, seed: int | None) -> nn.Module:
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
@@ -87,6 +96,26 @@ class _ModuleEstimator(PrivateEstimator):
             inputs = torch.from_numpy(self._frame.scaled(X[start : start + _PIECE])).to(dtype)
             parts.append(self.module_(inputs).reshape(len(inputs), -1))
         return torch.cat(parts).numpy().astype(np.float64)
+
+
+def _checked(module: nn.Module, shape: tuple[int, ...], outputs: int) -> torch.dtype:
+    """Return the type of a module's numbers, if it takes records of a shape and gives outputs."""
+    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    tried = copy.deepcopy(module).eval()
+    try:
+        with torch.no_grad():
+            given = tried(torch.zeros(2, *shape, dtype=dtype))
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidValueError(
+            f"module must take records of shape {shape}, got an error: {str(error).splitlines()[0]}"
+        ) from error
+    wanted = [(2, outputs), (2,)] if outputs == 1 else [(2, outputs)]
+    if not isinstance(given, Tensor) or tuple(given.shape) not in wanted:
+        shown = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        raise InvalidValueError(
+            f"module must give {outputs} numbers a record, got {shown} for two records"
+        )
+    return dtype
 
 
 class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
@@ -149,14 +178,15 @@ class _ModuleRegressor(RegressorBase, _ModuleEstimator):
 
 
 class PrivateClassifier(_ModuleClassifier):
-    """A classifier from any torch module that treats every record by itself.
+    """A classifier from any torch module that treats every record by itself, trained or not.
 
     Guarantees: those of `dither.train`. The module is (``epsilon``, ``delta``)-differentially
     private with respect to adding or removing a record, if ``classes`` are given. Parameters and
     attributes are those of `PrivateLogisticRegression`, but for these.
 
     Args:
-        module: a module, of which a copy is trained, or a function (features, outputs) → module,
+        module: a module, of which a copy is trained (its weights must not come from these
+            records: that is not counted), or a function (features, outputs) → module,
             where features is their number, or their shape if records are not vectors. It gives one
             score a class.
         feature_bounds: as for `PrivateLogisticRegression`; what lies within the bounds comes to the

@@ -1,8 +1,10 @@
 """A search over settings whose ε covers all of it: only the winner is released."""
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -27,8 +29,8 @@ from dither.types import FloatArray, PrivacyBound
 from dither.validate import InvalidTypeError, InvalidValueError
 
 _OWN = (
-    "classes", "dataset_size", "delta", "epsilon", "ledger", "random_state", "target_bounds",
-    "verbose",
+    "classes", "dataset_size", "delta", "epsilon", "feature_bounds", "feature_norm", "ledger",
+    "random_state", "target_bounds", "verbose",
 )  # fmt: skip
 """Parameters of the trials that a search does not search over."""
 
@@ -52,8 +54,10 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     publish that.
 
     Args:
-        estimator: a private estimator.
-        param_grid: parameter → values to try, or a list of such; not the budget's parameters.
+        estimator: a private estimator, not a pipeline around one. Its budget, dataset_size,
+            random_state and verbose are the search's.
+        param_grid: parameter → values to try, or a list of such; not the budget's parameters, nor
+            what is public knowledge.
         epsilon: ε of the whole search.
         delta: δ; None is 1/(10·n).
         dataset_size: n; None is ``len(X)``, which is then public.
@@ -86,7 +90,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         "delta": [Interval(Real, 0, 1, closed="neither"), None],
         "dataset_size": [Interval(Integral, 2, None, closed="left"), None],
         "trials": [Interval(Real, 1, None, closed="left"), None],
-        "shape": [Interval(Real, 0, 100, closed="both")],
+        "shape": [Interval(Real, 0, 10, closed="both")],
         "test_share": [Interval(Real, 0, 1, closed="neither")],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -127,7 +131,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         delta = 0.1 / n if self.delta is None else float(self.delta)
         tested = min(max(1, round(self.test_share * n)), n - 1)
         known = self.estimator._public_parameters(X, y, leaks)
-        known.update(dataset_size=n - tested, delta=delta)
+        known.update(dataset_size=n - tested, delta=delta, verbose=0)
         candidates = [clone(self.estimator).set_params(**{**known, **each}) for each in settings]
         count = float(len(settings) if self.trials is None else self.trials)
         trials = TrialCount(count, float(self.shape))
@@ -161,6 +165,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 f"costs less, got {self.estimator.ledger!r}"
             )
         settings = list(ParameterGrid(self.param_grid))
+        if not settings:
+            raise InvalidValueError("param_grid must have at least one point, got none")
         allowed = sorted({*self.estimator.get_params(deep=False)} - {*_OWN})
         for name in sorted({name for chosen in settings for name in chosen}):
             if name not in allowed:
@@ -192,8 +198,14 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         source = Source(seed_of(self.random_state))
         is_tested = np.zeros(X.shape[0], bool)
         is_tested[Poisson(tested / n).draw(X.shape[0], source.stream("split", 0))] = True
+        if int((~is_tested).sum()) < 2:
+            raise InvalidValueError(
+                f"X must have more records for test_share = {self.test_share:g}: too few are left "
+                "to train on"
+            )
         best: tuple[Any, int, float] = (None, 0, -math.inf)
-        with _shown(bool(self.verbose)):
+        with _shown(bool(self.verbose)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one a trial would tell how many there are
             for trial in range(drawn_count(trials, source.stream("trials", 0))):
                 index = int(source.stream("settings", trial).below(len(candidates), 1)[0])
                 seed = int(source.stream("seed", trial).below(2**31, 1)[0])
@@ -203,7 +215,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 model.fit(X[~is_tested], y[~is_tested])
                 scores = np.zeros(0)
                 if is_tested.any():
-                    scores = model._record_scores(X[is_tested], y[is_tested])
+                    # A copy: a module may keep what it was given.
+                    scores = deepcopy(model)._record_scores(X[is_tested], y[is_tested])
                 stream = source.stream("score", trial)
                 score = noisy_score(scores, budget.score_noise, tested, stream)
                 if score > best[2]:
@@ -219,6 +232,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         delta: float,
         leaks: Leaks,
     ) -> None:
+        leaks.found += [leak for leak in winner._leaks if leak not in leaks.found]
         one: PrivacyBound = winner.plan_.bound
         bound = PrivacyBound(budget.total, delta, "rdp", one.sampling, one.relation)
         self.privacy_ = winner.privacy_ = leaks.honest(bound)

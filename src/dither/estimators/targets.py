@@ -24,18 +24,30 @@ def classes_of(y: Any, classes: Any, leaks: Leaks) -> tuple[NDArray[Any], NDArra
     check_classification_targets(y)
     if classes is None:
         leaks.add("the classes were", "give all that there can be, as classes=[…]")
-        known = np.unique(y)
-    else:
-        known = np.unique(np.asarray(classes))
+    known = np.unique(y if classes is None else _labels(classes))
     if known.size < 2:
         raise InvalidValueError(
             "y must have samples of at least 2 classes, or classes name at least 2: got "
             f"{known.size} class"
         )
-    numbers = np.minimum(np.searchsorted(known, y), known.size - 1)
-    if not np.array_equal(known[numbers], y):
+    try:
+        numbers = np.minimum(np.searchsorted(known, y), known.size - 1)
+        are_known = bool(np.all(known[numbers] == y))
+    except TypeError:  # numbers and text
+        are_known = False
+    if not are_known:
         raise InvalidValueError("y must have no labels but those in classes, got others")
     return known, numbers.astype(np.int64)
+
+
+def _labels(classes: Any) -> NDArray[Any]:
+    labels = np.asarray(list(classes))
+    is_number = labels.dtype.kind == "f"
+    if labels.ndim != 1 or (is_number and not np.isfinite(labels).all()):
+        raise InvalidValueError(
+            f"classes must be a list of labels, none of them missing, got {str(classes)[:80]}"
+        )
+    return labels
 
 
 @final

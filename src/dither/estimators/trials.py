@@ -103,7 +103,7 @@ def drawn_count(trials: TrialCount, stream: Stream) -> int:
     chance, below = float(stream.words(1)[0]) / 2.0**64, 0.0
     for number, probability in enumerate(trials.probabilities(), start=1):
         below += probability
-        if chance < below or probability < 1e-30:
+        if chance < below or (probability < 1e-30 and number > trials.mean):
             return number
     raise AssertionError  # the probabilities do not end
 

@@ -30,7 +30,8 @@ from dither.training.loop import TrainResult
 from dither.training.payments import payments_into
 from dither.training.records import warn_of_other_size
 
-_LEAST_SPREAD = 1e-3
+_SPREAD, _LEAST_SPREAD = 0.3, 1e-3
+"""Mean squared distances from the mean, in units in which records are at most 2 long."""
 
 
 def train_linear(
@@ -77,12 +78,13 @@ def train_linear(
         (5, True, torch.Size([1, 3]))
     """
     warn_of_other_size(plan, features.shape[0], stacklevel=3)
+    dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
     with Bar(plan.steps, shown=progress) as bar:
         run = _Run(plan, features.shape[0], seed, ledger, bar)
         try:
             mean, scale = _moments(features, run, standardizing)
             rows = _rows(features, mean, scale, constant)
-            weight = _descended(rows, outputs, residuals, run, momentum)
+            weight = _descended(rows, outputs, dtype, residuals, run, momentum)
         finally:
             run.payments.end()
     model = nn.Linear(rows.columns - 1, outputs, dtype=weight.dtype)
@@ -154,14 +156,18 @@ def _moments(features: Any, run: _Run, steps: int) -> tuple[Tensor, float]:
             f"{steps} of {run.plan.steps}"
         )
     squares = (DenseRows(features) if is_dense else SparseRows(features)).norms.square() / 4.0
-    columns = (features, squares[:, None]) if is_dense else (squares[:, None],)
+    last = squares[:, None].to(features.dtype) if is_dense else squares[:, None]
+    columns = (features, last) if is_dense else (last,)
     released, noise = _mean_of(DenseRows(torch.cat(columns, dim=1)), run, steps)
+    # Shrunk by what is likely to be noise in it (James and Stein).
+    energy = float(released[:-1].square().sum())
+    kept = max(0.0, 1.0 - (len(released) - 1) * noise**2 / energy) if energy > 0.0 else 0.0
     if is_dense:
-        mean = released[:-1]
-    # The noise adds d variances to the square of the mean.
-    square = max(0.0, float(mean.square().sum()) - len(released[:-1]) * noise**2)
-    spread = 4.0 * float(released[-1]) - square
-    return mean, math.sqrt(min(max(spread, 8.0 * noise, _LEAST_SPREAD), 4.0))
+        mean = kept * released[:-1]
+    # The mean squared distance from the shrunk mean, drawn to a usual one where noise is large.
+    found = 4.0 * float(released[-1]) - kept**2 * energy
+    trust = _SPREAD**2 / (_SPREAD**2 + 16.0 * noise**2)
+    return mean, math.sqrt(min(max(trust * found + (1.0 - trust) * _SPREAD, _LEAST_SPREAD), 4.0))
 
 
 def _mean_of(rows: DenseRows, run: _Run, steps: int) -> tuple[Tensor, float]:
@@ -190,10 +196,10 @@ def _rows(features: Any, mean: Tensor, scale: float, constant: float) -> Rows:
 
 
 def _descended(
-    rows: Rows, outputs: int, residuals: Residuals, run: _Run, momentum: float
+    rows: Rows, outputs: int, dtype: torch.dtype, residuals: Residuals, run: _Run, momentum: float
 ) -> Tensor:
     """Take the steps that are left, from zero; return the mean of the second half of them."""
-    weight = torch.zeros(rows.columns, outputs, dtype=rows.norms.dtype)
+    weight = torch.zeros(rows.columns, outputs, dtype=dtype)
     velocity, average, how = torch.zeros_like(weight), weight.clone(), Tail()
     while run.course.noise_multiplier is not None:
         released = run.release(rows, weight, residuals, run.plan.clip_norm)
