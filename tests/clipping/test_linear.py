@@ -137,3 +137,20 @@ def test_many_pieces_are_one_sum() -> None:
     residuals, weight = by_score.squared_residuals(y), torch.ones(3, 1, dtype=torch.float64)
     found = linear_clipped_sum(DenseRows(x), weight, residuals, np.arange(10_000), 1e9)
     assert torch.allclose(found.gradients["weight"], x.T @ (x @ weight), rtol=1e-11)
+
+
+@pytest.mark.parametrize("tiny", [1e-25, 1e-22, 1e-19])
+def test_squares_that_vanish_in_single_precision_are_not_missed(tiny: float) -> None:
+    x = torch.full((1, 3), tiny)
+    for rows in (DenseRows(x), SparseRows(sparse.csr_array(x.numpy()))):
+        found = linear_clipped_sum(
+            rows, torch.zeros(3, 1), lambda s, _: torch.full_like(s, 1e30), np.arange(1), 1.0
+        )
+        assert float(found.gradients["weight"].norm()) <= 1.0 + 1e-5
+
+
+def test_norms_of_a_million_columns_do_not_stagnate() -> None:
+    rows = DenseRows(torch.full((1, 10**6), 0.1))
+    residuals = by_score.squared_residuals(np.ones((1, 1)))
+    found = linear_clipped_sum(rows, torch.zeros(10**6, 1), residuals, np.arange(1), 1.0)
+    assert float(found.gradients["weight"].norm()) <= 1.0 + 1e-5

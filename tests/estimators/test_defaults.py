@@ -60,6 +60,7 @@ def test_large_tables_are_sampled_and_small_ones_are_not() -> None:
         ({"delta": 1.0}, "delta must be"),
         ({"model": "tree"}, "model must be one of linear, mlp, got 'tree'"),
         ({"task": "sorting"}, "task must be one of"),
+        ({"batch_size": 101}, "batch_size must be at most dataset_size = 100, got 101"),
         ({"steps": 3, "epochs": 1.0}, "only one of steps and epochs"),
     ],
 )

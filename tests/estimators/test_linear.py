@@ -8,18 +8,24 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from joblib import parallel_config
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
-from sklearn.ensemble import BaggingClassifier
+from sklearn.ensemble import BaggingClassifier, VotingClassifier
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.linear_model import RANSACRegressor
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
     MinMaxScaler,
     Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
     PolynomialFeatures,
     StandardScaler,
 )
@@ -32,6 +38,7 @@ from dither.estimators import (
     PrivateLogisticRegression,
     PrivateSVC,
 )
+from dither.estimators.callers import learning_steps
 from dither.ledger import Ledger
 from dither.schedules import AdaGradNorm, Constant
 
@@ -183,7 +190,13 @@ def test_partial_fit_is_refused_with_the_reason() -> None:
         ({"feature_bounds": (0, np.ones(3))}, "feature_bounds must be a pair"),
         ({"feature_bounds": (0, np.inf)}, "feature_bounds must be finite"),
         ({"feature_norm": 1.0}, "only one of feature_bounds and feature_norm"),
+        ({"feature_bounds": ("0", "1")}, "feature_bounds must be a pair"),
+        ({"feature_bounds": (1, 1)}, "must leave room between"),
+        ({"ledger": 3}, "The 'ledger' parameter"),
         ({"classes": [1]}, "at least 2"),
+        ({"classes": {"a", "b"}}, "no labels but those in classes"),
+        ({"classes": [[0, 1]]}, "classes must be a list of labels"),
+        ({"classes": [0.0, np.nan]}, "classes must be a list of labels"),
         ({"classes": range(9)}, "no labels but those in classes"),
         ({"noise": "loud"}, "noise must be one of"),
         ({"stepsizes": [1.0, 2.0]}, "stepsizes must have one entry a step"),
@@ -226,7 +239,7 @@ def test_a_fit_is_in_the_ledger(digits: Table, tmp_path: Path) -> None:
     model.fit(*digits)
     first = book.total(1e-5).epsilon
     assert 0.49 < first <= 0.5
-    model.fit(*digits)
+    clone(model).fit(*digits)  # the same file, by another connection
     assert len(book.runs) == 2
     assert book.total(1e-5).epsilon > first
 
@@ -278,6 +291,8 @@ def test_what_learns_is_found_wherever_it_is(digits: Table, lengths: Table) -> N
     X, y = lengths
     with pytest.warns(PrivacyLeakWarning, match="TransformedTargetRegressor's step"):
         TransformedTargetRegressor(number, transformer=StandardScaler()).fit(X, y)
+    with pytest.warns(PrivacyLeakWarning, match="RANSACRegressor chooses or resamples"):
+        RANSACRegressor(number, random_state=0, max_trials=1, min_samples=700).fit(X, y)
     frozen = FrozenEstimator(StandardScaler().fit(X))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -287,13 +302,114 @@ def test_what_learns_is_found_wherever_it_is(digits: Table, lengths: Table) -> N
 def test_many_fits_are_warned_of(digits: Table) -> None:
     X, y = digits
     model = PrivateLogisticRegression(steps=5, **PUBLIC)
-    with pytest.warns(PrivacyCostWarning, match="each spends its ε"):
+    with (
+        pytest.warns(PrivacyLeakWarning, match="GridSearchCV chooses"),
+        pytest.warns(PrivacyCostWarning, match="each spends its ε"),
+    ):
         search = GridSearchCV(model, {"clip_norm": [0.1, 1.0]}, cv=2).fit(X, y)
     assert search.best_params_["clip_norm"] in (0.1, 1.0)
     with pytest.warns(PrivacyCostWarning):
         assert cross_val_score(model, X, y, cv=2).shape == (2,)
-    with pytest.warns(PrivacyCostWarning):
-        BaggingClassifier(model, n_estimators=2).fit(X, y)
+    assert not search.best_estimator_.privacy_.is_upper_bound  # chosen by scores without noise
+    with pytest.warns(PrivacyLeakWarning, match="BaggingClassifier chooses or resamples"):
+        bags = BaggingClassifier(model, n_estimators=2).fit(X, y)
+    assert not bags.estimators_[0].privacy_.is_upper_bound
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+def test_a_scaler_behind_workers_is_not_forgotten(digits: Table, backend: str) -> None:
+    model = PrivateLogisticRegression(steps=3, **{**PUBLIC, "feature_bounds": (-3, 3)})
+    votes = VotingClassifier([("one", model), ("two", clone(model))], n_jobs=2)
+    with parallel_config(backend):
+        fitted = make_pipeline(StandardScaler(), votes).fit(*digits)
+    assert [each.privacy_.is_upper_bound for each in fitted[-1].estimators_] == [False, False]
+
+
+class Sly(Normalizer):
+    """Says that it learns nothing, and does."""
+
+
+@pytest.mark.parametrize(
+    ("step", "learns"),
+    [
+        (StandardScaler(), True),
+        (ColumnTransformer([("a", "passthrough", [0])], remainder=StandardScaler()), True),
+        (ColumnTransformer([("a", "passthrough", [0])], remainder="drop"), False),
+        (OneHotEncoder(), True),
+        (OneHotEncoder(categories=[["a"]]), False),
+        (OneHotEncoder(categories=[["a"]], max_categories=2), True),
+        (OrdinalEncoder(categories=[["a"]], min_frequency=3), True),
+        (RBFSampler(gamma="scale"), True),
+        (RBFSampler(gamma=1.0), False),
+        (CountVectorizer(), True),
+        (CountVectorizer(vocabulary=["a"]), False),
+        (Normalizer(), False),
+        (Sly(), True),
+        (object(), True),
+        ("passthrough", False),
+        (None, False),
+        (make_pipeline(Normalizer(), MinMaxScaler()), True),
+        (FeatureUnion([("a", MinMaxScaler())]), True),
+    ],
+)
+def test_which_steps_learn(step: Any, learns: bool) -> None:
+    assert bool([*learning_steps([("step", step)])]) is learns
+
+
+def test_a_fit_that_claims_nothing_is_not_written_down(digits: Table, tmp_path: Path) -> None:
+    book = tmp_path / "book.sqlite"
+    model = PrivateLogisticRegression(feature_bounds=(0, 16), ledger=book)
+    with (
+        pytest.warns(PrivacyLeakWarning),
+        pytest.raises(ValueError, match="ledger must be None for a fit that claims nothing"),
+    ):
+        model.fit(*digits)
+    assert not book.exists()
+
+
+def test_bounds_with_names_are_taken_by_name(digits: Table) -> None:
+    X, y = digits
+    frame = pandas.DataFrame(X[:, [20, 30]], columns=["small", "big"]) * [0.1, 100.0]
+    low, high = pandas.Series({"big": 0.0, "small": 0.0}), pandas.Series({"big": 1e4, "small": 2.0})
+    given: dict[str, Any] = {"classes": range(10), "steps": 5, "random_state": 0}
+    named = PrivateLogisticRegression(feature_bounds=(low, high), **given).fit(frame, y)
+    ordered = PrivateLogisticRegression(feature_bounds=([0, 0], [2.0, 1e4]), **given).fit(frame, y)
+    assert np.array_equal(named.coef_, ordered.coef_)
+    with pytest.raises(ValueError, match="feature_bounds must be a pair"):
+        PrivateLogisticRegression(feature_bounds=(low, high[:1]), **given).fit(frame, y)
+
+
+def test_step_sizes_as_text(digits: Table) -> None:
+    model = PrivateLogisticRegression(steps=3, stepsizes="linear:start=3,end=1", **PUBLIC)
+    assert [*model.fit(*digits).plan_.stepsizes] == [3.0, 2.0, 1.0]
+
+
+def test_sparse_matrices_in_any_order_are_the_same(digits: Table) -> None:
+    X, y = digits
+    tidy = sparse.csr_matrix(X)
+    untidy = tidy.copy()
+    for row in range(len(X)):
+        part = slice(untidy.indptr[row], untidy.indptr[row + 1])
+        untidy.indices[part] = untidy.indices[part][::-1].copy()
+        untidy.data[part] = untidy.data[part][::-1].copy()
+    untidy.has_sorted_indices = False
+    twice = sparse.csr_matrix(
+        (np.repeat(tidy.data / 2, 2), np.repeat(tidy.indices, 2), tidy.indptr * 2), tidy.shape
+    )
+    model = PrivateLogisticRegression(steps=5, **PUBLIC)
+    coefficients = [clone(model).fit(each, y).coef_ for each in (tidy, untidy, twice)]
+    assert np.allclose(coefficients[0], coefficients[1], atol=1e-6)
+    assert np.allclose(coefficients[0], coefficients[2], atol=1e-6)
+
+
+def test_few_steps_do_not_run_away(lengths: Table) -> None:
+    X, y = lengths
+    for steps in (1, 3, 10):
+        model = PrivateLinearRegression(
+            epsilon=3.0, steps=steps, feature_bounds=(-1, 1), target_bounds=(-1, 1), random_state=0
+        )
+        assert model.fit(X, y).score(X, y) > -0.5
 
 
 def test_copies_are_the_same(digits: Table) -> None:

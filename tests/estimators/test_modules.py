@@ -1,6 +1,7 @@
 """Networks and modules of one's own as estimators."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dither.estimators import (
     PrivateMLPClassifier,
     PrivateMLPRegressor,
     PrivateRegressor,
+    PrivateSearchCV,
 )
 
 Table = tuple[Any, Any]
@@ -89,3 +91,63 @@ def test_refusals(lengths: Table, digits: Table) -> None:
         PrivateMLPRegressor((8, 0), target_bounds=(0, 1), feature_bounds=(-1, 1)).fit(X, y)
     with pytest.warns(PrivacyLeakWarning, match="the least and largest values of the features"):
         PrivateMLPClassifier(classes=range(10), steps=2).fit(*digits)
+
+
+class Hoarder(nn.Module):
+    """Keeps what it is given, outside its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 1)
+        self.last: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = x
+        given: torch.Tensor = self.layer(x)
+        return given
+
+
+def test_records_do_not_stay_in_a_module(lengths: Table) -> None:
+    model = PrivateRegressor(Hoarder(), target_bounds=(-1, 1), steps=5).fit(*lengths)
+    assert model.module_.last is None
+    search = PrivateSearchCV(
+        PrivateRegressor(Hoarder(), target_bounds=(-1, 1), steps=5),
+        {"clip_norm": [0.1]},
+        epsilon=3.0,
+    ).fit(*lengths)
+    assert search.best_estimator_.module_.last is None
+
+
+def test_a_function_that_returns_the_same_module_again(lengths: Table) -> None:
+    X, y = lengths
+    only = nn.Linear(5, 1)
+    model = PrivateRegressor(lambda features, outputs: only, target_bounds=(-1, 1), steps=5)
+    start = only.weight.detach().clone()
+    first = model.set_params(random_state=0).fit(X, y).predict(X)
+    assert torch.equal(only.weight, start)
+    assert np.array_equal(model.fit(X, y).predict(X), first)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Linear(5, 1), "module must give 2 numbers a record, got \\(2, 1\\)"),
+        (nn.Linear(5, 4), "module must give 2 numbers a record"),
+        (nn.Linear(4, 2), "module must take records of shape \\(5,\\), got an error"),
+        (nn.Sequential(nn.Linear(5, 2), nn.Unflatten(1, (2, 1))), "module must give 2 numbers"),
+    ],
+)
+def test_modules_that_do_not_fit_cost_nothing(
+    module: nn.Module, message: str, lengths: Table, tmp_path: Path
+) -> None:
+    book = tmp_path / "book.sqlite"
+    model = PrivateClassifier(module, classes=[0, 1], steps=5, ledger=book)
+    with pytest.raises(ValueError, match=message):
+        model.fit(lengths[0], lengths[1] > 0)
+    assert not book.exists()
+
+
+def test_a_module_in_double_precision(lengths: Table) -> None:
+    X, y = lengths
+    model = PrivateClassifier(nn.Linear(5, 2).double(), classes=[0, 1], steps=20, random_state=0)
+    assert model.fit(X, (y > 0).astype(int)).predict_proba(X).shape == (len(X), 2)

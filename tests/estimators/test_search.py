@@ -1,6 +1,7 @@
 """The private search: its budget against dp-accounting, its draws, and what it keeps."""
 
 import pickle
+import warnings
 from typing import Any
 
 import dp_accounting
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
 from scipy import stats
+from sklearn.model_selection import cross_val_score
 
 import dither
 from dither.accounting.rdp import ORDERS
@@ -165,6 +167,9 @@ def test_what_is_read_off_the_data_is_warned_of_once(digits: Table) -> None:
         ({"estimator": StopIteration()}, "estimator must be a private estimator"),
         ({"param_grid": {"epsilon": [1.0]}}, "got 'epsilon'"),
         ({"param_grid": {"colour": [1.0]}}, "got 'colour'"),
+        ({"param_grid": {"feature_bounds": [None]}}, "got 'feature_bounds'"),
+        ({"param_grid": []}, "param_grid must have at least one point"),
+        ({"shape": 11.0}, "The 'shape' parameter"),
         ({"epsilon": -1.0}, "The 'epsilon' parameter of PrivateSearchCV"),
         ({"trials": 0.5}, "The 'trials' parameter"),
         ({"test_share": 1.0}, "The 'test_share' parameter"),
@@ -181,6 +186,29 @@ def test_a_ledger_is_refused(digits: Table) -> None:
     paying = PrivateLogisticRegression(ledger="book.sqlite")
     with pytest.raises(ValueError, match="ledger must be None"):
         PrivateSearchCV(paying, {"clip_norm": [0.2]}).fit(*digits)
+
+
+def test_nothing_tells_how_many_trials_there_were(digits: Table) -> None:
+    counts = set()
+    for seed in range(4):
+        loud = PrivateLogisticRegression(steps=3, classes=range(10), feature_bounds=(0, 16))
+        search = PrivateSearchCV(
+            loud.set_params(verbose=1), {"clip_norm": [0.2]}, trials=5, dataset_size=500,
+            random_state=seed,
+        )  # fmt: skip
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            cross_val_score(search, *digits, cv=2)
+        counts.add(len(caught))
+        assert search.fit(*digits).best_estimator_.verbose == 0
+    assert len(counts) == 1
+
+
+@pytest.mark.parametrize(("mean", "shape"), [(300.0, 10.0), (1e6, 5.0)])
+def test_many_trials_are_drawn_where_few_are_rare(mean: float, shape: float) -> None:
+    trials = TrialCount(mean, shape)
+    drawn = [drawn_count(trials, Source(7).stream("trials", i)) for i in range(3)]
+    assert min(drawn) > mean / 20.0
 
 
 class Fickle:

@@ -12,9 +12,11 @@ from torch import Tensor
 
 import dither
 from dither import Plan
+from dither.clipping.linear import DenseRows
 from dither.ledger import Ledger
 from dither.schedules import AdaGradNorm, Linear
-from dither.training.linear import train_linear
+from dither.training.bar import Bar
+from dither.training.linear import _mean_of, _moments, _Run, train_linear
 from dither.training.residuals import squared_residuals
 
 N = 50
@@ -66,25 +68,38 @@ def test_standardized_training_is_training_on_standardized_records() -> None:
     assert torch.allclose(found, (three[0] + three[1] + last) / 3.0, rtol=1e-9)
 
 
-def moments(steps: int, noise: float, features: Any, seed: int) -> tuple[Tensor, float]:
-    """Return what the first steps say of the mean and the spread."""
-    from dither.training.bar import Bar
-    from dither.training.linear import _moments, _Run
-
+def first_steps(steps: int, noise: float, seed: int) -> _Run:
+    """Return a run that is about to release means."""
     plan = Plan.from_noise_multipliers(
         [noise] * (steps + 1), delta=1e-3, dataset_size=N, batch_size=N
     )
-    run = _Run(plan, N, seed, None, Bar(1, shown=False))
-    return _moments(features, run, steps)
+    return _Run(plan, N, seed, None, Bar(1, shown=False))
+
+
+def moments(steps: int, noise: float, features: Any, seed: int) -> tuple[Tensor, float]:
+    """Return what the first steps say of the mean and the spread."""
+    return _moments(features, first_steps(steps, noise, seed), steps)
+
+
+def means(steps: int, noise: float, features: Tensor, seed: int) -> tuple[Tensor, float]:
+    """Return the mean as it is released, and its noise."""
+    return _mean_of(DenseRows(features), first_steps(steps, noise, seed), steps)
 
 
 def test_moments_come_with_the_noise_that_was_paid_for() -> None:
-    mean, spread = moments(4, 3.0, torch.zeros(N, 4000), seed=1)
+    mean, noise = means(4, 3.0, torch.zeros(N, 4000), seed=1)
     expected = math.sqrt(5.0) * 3.0 / N / math.sqrt(4.0)
+    assert noise == pytest.approx(expected)
     # The mean square of 4,000 normals is within 10 % of its expectation: 4.5 standard deviations.
     assert float(mean.square().mean()) == pytest.approx(expected**2 * 1.001**2, rel=0.1)
     assert abs(float(mean.square().mean()) / (0.9 * expected) ** 2 - 1.0) > 0.1  # less is found out
-    assert spread >= math.sqrt(8.0 * expected)
+
+
+def test_noise_is_not_taken_for_a_mean() -> None:
+    mean, spread = moments(4, 3.0, torch.zeros(N, 4000), seed=1)
+    assert float(mean.norm()) < 0.3 * math.sqrt(4000.0) * math.sqrt(5.0) * 1.5 / N
+    # Half of it is a usual spread, 0.3; the other half has a noise of 4·0.067.
+    assert spread**2 < 0.5 * 0.3 + 0.6 * 4.0 * 4.0 * 0.067
 
 
 def test_moments_are_near_the_truth_where_noise_is_small() -> None:

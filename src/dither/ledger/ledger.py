@@ -54,6 +54,10 @@ class Ledger:
             place = place / FILE
         self._store, self._mutex = Store(place, is_new=create), Lock()
 
+    def __reduce__(self) -> tuple[type["Ledger"], tuple[Path]]:
+        """Copy and pickle as another connection to the same file."""
+        return Ledger, (self.path,)
+
     @property
     def path(self) -> Path:
         """The file."""
