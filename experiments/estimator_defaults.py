@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.recording import origin
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.progress import track
@@ -285,6 +286,7 @@ def picture(means: dict[str, dict[str, dict[str, float]]]) -> Figure:
     """Draw what other lengths gain or lose, a panel an ε."""
     figure = Figure(figsize=(12.0, 3.6), layout="constrained")
     for axis, epsilon in zip(figure.subplots(1, 3, sharey=True), EPSILONS, strict=True):
+        axis.set_prop_cycle(color=colormaps["tab20"].resampled(len(means)).colors)
         for table, by_epsilon in means.items():
             row = by_epsilon[f"{epsilon:g}"]
             gains = [(f, row.get("rule" if f == 1.0 else f"length × {f:g}")) for f in LENGTHS]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from dither import validate
 from dither.schedules import Linear, Stairs
@@ -26,6 +27,12 @@ class Defaults:
     standardizing: int
 
 
+_FEWEST, _LEVELS = 200, 20
+_END = 0.05
+_MEAN = (1.0 + _END) / 2.0
+"""Of step sizes that fall linearly from 1 to the end."""
+
+
 @dataclass(frozen=True)
 class _Rule:
     """The constants of one kind of model: S = path·(n/σ)^power, no step longer than longest.
@@ -38,22 +45,22 @@ class _Rule:
     path: float
     power: float = 1.0
     longest: float = math.inf
-    steps: int = 200
+    most_steps: int = 200
     standardizing: float = 0.05
     work: float = 1e10
 
+    def steps_for(self, path: float) -> int:
+        """Return as many steps as the path needs, within limits."""
+        return min(max(_FEWEST, math.ceil(path / (_MEAN * self.longest))), self.most_steps)
 
+
+_NETWORK: dict[str, Any] = {"most_steps": 1000, "standardizing": 0.0, "work": 5e9}
 _RULES = {
     ("linear", "classification"): _Rule(clip_norm=0.2, path=10.0, power=0.8),
     ("linear", "regression"): _Rule(clip_norm=0.1, path=0.25, longest=1.0),
-    ("mlp", "classification"): _Rule(
-        clip_norm=0.5, path=1.5, power=0.8, longest=4.0, standardizing=0.0, work=2.5e9
-    ),
-    ("mlp", "regression"): _Rule(
-        clip_norm=0.1, path=0.1, longest=0.3, standardizing=0.0, work=2.5e9
-    ),
+    ("mlp", "classification"): _Rule(clip_norm=0.5, path=1.5, power=0.8, longest=4.0, **_NETWORK),
+    ("mlp", "regression"): _Rule(clip_norm=0.1, path=0.1, longest=0.3, **_NETWORK),
 }
-_END, _LEVELS = 0.05, 20
 
 
 def defaults(
@@ -105,7 +112,9 @@ def defaults(
         raise validate.InvalidTypeError(
             f"only one of steps and epochs may be given, got steps={steps!r}, epochs={epochs!r}"
         )
-    T = rule.steps if steps is None else validate.step_count(steps=steps)
+    sigma = math.sqrt(2.0 * math.log(1.25 / chance)) / budget
+    S = rule.path * (n / sigma) ** rule.power
+    T = rule.steps_for(S) if steps is None else validate.step_count(steps=steps)
     affordable = _batch(n, rule.work / (T * d * k))
     m, _ = validate.batch_within(
         batch_size=affordable if batch_size is None else batch_size, dataset_size=n
@@ -113,9 +122,7 @@ def defaults(
     if epochs is not None:
         T = validate.steps_in(epochs, batch_size=m, dataset_size=n)
     C = rule.clip_norm if clip_norm is None else validate.positive(clip_norm=clip_norm)
-    sigma = math.sqrt(2.0 * math.log(1.25 / chance)) / budget
-    S = rule.path * (n / sigma) ** rule.power
-    eta = min(2.0 * S / ((1.0 + _END) * T), rule.longest) / C
+    eta = min(S / (_MEAN * T), rule.longest) / C
     stepsizes = Stairs(Linear(eta, _END * eta), _LEVELS)
     return Defaults(m, T, stepsizes, C, round(rule.standardizing * T))
 
