@@ -286,7 +286,7 @@ def picture(means: dict[str, dict[str, dict[str, float]]]) -> Figure:
     """Draw what other lengths gain or lose, a panel an ε."""
     figure = Figure(figsize=(12.0, 3.6), layout="constrained")
     for axis, epsilon in zip(figure.subplots(1, 3, sharey=True), EPSILONS, strict=True):
-        axis.set_prop_cycle(color=colormaps["tab20"].resampled(len(means)).colors)
+        axis.set_prop_cycle(color=colormaps["tab20"](range(len(means))))
         for table, by_epsilon in means.items():
             row = by_epsilon[f"{epsilon:g}"]
             gains = [(f, row.get("rule" if f == 1.0 else f"length × {f:g}")) for f in LENGTHS]
