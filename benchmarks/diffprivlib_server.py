@@ -20,10 +20,15 @@ def main() -> None:
         asked = json.loads(line)
         with np.load(asked["path"]) as split:
             X, test_X, y, test_y = (split[f"arr_{i}"] for i in range(4))
+        # Records of norm 1 suit it better than features from 0 to 1 with a norm of √d.
+        X, test_X = (
+            each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-9)
+            for each in (X, test_X)
+        )
         start = time.perf_counter()
         model = LogisticRegression(
             epsilon=asked["epsilon"],
-            data_norm=float(np.sqrt(X.shape[1])),  # of features from 0 to 1: public
+            data_norm=1.0,
             max_iter=200,
             random_state=asked["seed"],
         ).fit(X, y)
