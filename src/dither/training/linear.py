@@ -49,8 +49,9 @@ def train_linear(
 ) -> TrainResult:
     """Train a linear model from zero, and return the mean of the iterates of the second half.
 
-    Guarantees: those of `make_private`. Every step draws its own records, is paid for before it is
-    released, and releases nothing but a clipped sum with the plan's noise.
+    Guarantees: those of `make_private`, if the residuals treat every row by itself. Every step
+    draws its own records, is paid for before it is released, and releases nothing but a clipped sum
+    with the plan's noise.
 
     Args:
         features: records × columns, a tensor or a SciPy CSR matrix, float32 or float64; for
@@ -77,6 +78,11 @@ def train_linear(
         >>> result.steps, result.bound.epsilon <= 3.0, result.model.weight.shape
         (5, True, torch.Size([1, 3]))
     """
+    if not isinstance(plan, Plan | ReactivePlan):
+        raise validate.InvalidTypeError(
+            f"plan must be what dither.plan returns, got {type(plan).__name__}"
+        )
+    outputs = validate.count(outputs=outputs)
     warn_of_other_size(plan, features.shape[0], stacklevel=3)
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
     with Bar(plan.steps, shown=progress) as bar:
