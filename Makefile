@@ -6,10 +6,12 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 # Where MNIST and the like are, for the tests, benchmarks and experiments that use them.
 export DITHER_DATA ?= $(firstword $(wildcard ../shared/data) data)
+# Two workers on two cores: more threads would only wait for each other.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench experiments evidence clean
+.PHONY: help setup demo test coverage lint bench experiments evidence clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +22,10 @@ demo: $(READY) ## the main job on its default input: private training on digits,
 	$(BIN)/dither train --plot demo.png
 
 test: lint ## lint, types, import contracts, tests, doctests
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov --cov-report=term
+	$(ONE_THREAD) $(BIN)/pytest -n 2
+
+coverage: $(READY) ## the tests again, with a report of the lines and branches that they reach
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --cov --cov-report=term
 
 lint: $(READY) ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .
@@ -44,7 +49,7 @@ experiments: $(READY) ## training on MNIST and Fashion-MNIST; results go to expe
 	$(BIN)/python -m experiments.estimator_defaults
 
 evidence: $(READY) ## the long checks: many more random cases than `make test` draws
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
+	$(ONE_THREAD) HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
 
 clean: ## remove .venv, caches and what the demo wrote
 	rm -rf $(VENV) build dist demo.png .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
