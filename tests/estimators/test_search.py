@@ -6,6 +6,7 @@ from typing import Any
 
 import dp_accounting
 import numpy as np
+import pandas
 import pytest
 from dp_accounting.rdp import RdpAccountant
 from scipy import stats
@@ -225,6 +226,32 @@ class Fickle:
     def stepsizes(self, steps: int) -> Any:
         self.asked += 1
         return np.linspace(1.0, 1.0 / (1.0 + self.asked), steps)
+
+
+def test_bounds_with_names_are_taken_by_name(digits: Table) -> None:
+    X, y = digits
+    frame = pandas.DataFrame(X[:, [20, 30]], columns=["small", "big"]) * [0.1, 100.0]
+    low, high = pandas.Series({"big": 0.0, "small": 0.0}), pandas.Series({"big": 1e4, "small": 2.0})
+    model = PrivateLogisticRegression(feature_bounds=(low, high), classes=range(10), steps=5)
+    search = PrivateSearchCV(model, {"clip_norm": [0.2]}, random_state=0).fit(frame, y)
+    assert [*search.best_estimator_._frame.upper] == [2.0, 1e4]
+
+
+def test_a_losing_trial_must_run_its_accounted_plan_too(
+    digits: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits: list[int] = []
+    real = PrivateLogisticRegression.fit
+
+    def fit(self: Any, X: Any, y: Any) -> Any:
+        fits.append(0)
+        return real(self if len(fits) != 2 else self.set_params(steps=1), X, y)
+
+    monkeypatch.setattr(PrivateLogisticRegression, "fit", fit)
+    search = PrivateSearchCV(MODEL, {"clip_norm": [0.2]}, epsilon=3.0, trials=9, random_state=0)
+    with pytest.raises(ValueError, match="not the one that was accounted"):
+        search.fit(*digits)
+    assert len(fits) == 2
 
 
 def test_a_plan_that_was_not_accounted_is_refused(digits: Table) -> None:

@@ -116,13 +116,18 @@ class PrivateEstimator(BaseEstimator):
     def _standardizing(self, chosen: Defaults) -> int:
         return 0 if isinstance(self.stepsizes, Reactive) else chosen.standardizing
 
-    def _bounds_of(self, X: Any, leaks: Leaks) -> dict[str, Any]:
+    @property
+    def _accepted(self) -> dict[str, Any]:
+        """What `validate_data` lets through."""
+        return {"dtype": [np.float64, np.float32]}
+
+    def _bounds_of(self, X: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
         """Return parameters that make the features' bounds public, if they must be."""
-        if self.feature_bounds is not None or self.feature_norm is not None:
+        if self.feature_norm is not None or (
+            self.feature_bounds is None and not self._needs_bounds
+        ):
             return {}
-        if not self._needs_bounds:
-            return {}
-        frame = frame_of(X, None, None, leaks, length=1.0, names=None)
+        frame = frame_of(X, self.feature_bounds, None, leaks, length=1.0, names=names)
         return {"feature_bounds": (frame.lower, frame.upper)}
 
     def _finish(self, result: TrainResult, leaks: Leaks) -> None:
@@ -177,9 +182,12 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
         """Return how many scores a record has."""
         return classes
 
-    def _public_parameters(self, X: Any, y: Any, leaks: Leaks) -> dict[str, Any]:
+    def _public_parameters(self, X: Any, y: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
         """Return parameters with which a fit reads nothing off the data."""
-        return {"classes": classes_of(y, self.classes, leaks)[0], **self._bounds_of(X, leaks)}
+        return {
+            "classes": classes_of(y, self.classes, leaks)[0],
+            **self._bounds_of(X, names, leaks),
+        }
 
     def _record_scores(self, X: Any, y: Any) -> NDArray[Any]:
         """Return 1 for every record whose class is right, else 0."""
@@ -226,11 +234,11 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
         self.ledger = ledger
         self.verbose = verbose
 
-    def _public_parameters(self, X: Any, y: Any, leaks: Leaks) -> dict[str, Any]:
+    def _public_parameters(self, X: Any, y: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
         """Return parameters with which a fit reads nothing off the data."""
         frame = target_frame_of(np.asarray(y, np.float64), self.target_bounds, leaks)
         bounds = (frame.middle - frame.reach, frame.middle + frame.reach)
-        return {"target_bounds": bounds, **self._bounds_of(X, leaks)}
+        return {"target_bounds": bounds, **self._bounds_of(X, names, leaks)}
 
     def _record_scores(self, X: Any, y: Any) -> NDArray[Any]:
         """Return for every record 1 minus the squared error in units of the targets' range."""

@@ -3,6 +3,7 @@
 Their gradients take two matrix products a step and no autograd (`dither.training.linear`).
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from dither.training import residuals as by_score
 from dither.training.linear import train_linear
 from dither.types import FloatArray
 
-_DTYPES = [np.float64, np.float32]
 _LENGTH = 2.0
 """Of a record on all its bounds; most records are then about 1 long."""
 
@@ -31,9 +31,13 @@ class _Linear(PrivateEstimator):
     coef_: FloatArray
     intercept_: Any
 
+    @property
+    def _accepted(self) -> dict[str, Any]:
+        return {**super()._accepted, "accept_sparse": "csr"}
+
     def _scores(self, X: Any) -> FloatArray:
         check_is_fitted(self, "privacy_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=_DTYPES, reset=False)
+        X = validate_data(self, X, reset=False, **self._accepted)
         inside = self._frame.within(X)
         scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)
         return np.asarray(scores + self.intercept_)
@@ -68,7 +72,7 @@ class _Linear(PrivateEstimator):
         return tags
 
 
-class _LinearClassifier(ClassifierBase, _Linear):
+class _LinearClassifier(ClassifierBase, _Linear, ABC):
     """Labels of linear classifiers."""
 
     def fit(self, X: Any, y: Any) -> Any:
@@ -79,7 +83,7 @@ class _LinearClassifier(ClassifierBase, _Linear):
             y: one class a record.
         """
         leaks = self._begin()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_DTYPES, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, ensure_min_samples=2, **self._accepted)
         classes, numbers = classes_of(y, self.classes, leaks)
         outputs = self._outputs_for(classes.size)
         self._train(X, self._residuals(numbers, outputs), outputs, leaks)
@@ -101,8 +105,9 @@ class _LinearClassifier(ClassifierBase, _Linear):
     def _outputs_for(self, classes: int) -> int:
         return 1 if classes == 2 else classes
 
+    @abstractmethod
     def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> Residuals:
-        raise NotImplementedError
+        """Return what the loss changes by with the scores, from the numbers of the classes."""
 
 
 class PrivateLogisticRegression(_LinearClassifier):
@@ -227,9 +232,7 @@ class PrivateLinearRegression(RegressorBase, _Linear):
             y: one number a record.
         """
         leaks = self._begin()
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=_DTYPES, y_numeric=True, ensure_min_samples=2
-        )
+        X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **self._accepted)
         y = np.asarray(y, np.float64)
         targets = target_frame_of(y, self.target_bounds, leaks)
         self._train(X, by_score.squared_residuals(targets.scaled(y)[:, None]), 1, leaks)

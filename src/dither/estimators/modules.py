@@ -22,7 +22,6 @@ from dither.training import train
 from dither.types import FloatArray
 from dither.validate import InvalidTypeError, InvalidValueError, count
 
-_DTYPES = [np.float64, np.float32]
 _PIECE = 1024
 
 
@@ -35,6 +34,10 @@ class _ModuleEstimator(PrivateEstimator):
 
     module: Any
     module_: nn.Module
+
+    @property
+    def _accepted(self) -> dict[str, Any]:
+        return {**super()._accepted, "allow_nd": not self._needs_bounds}
 
     def _train(self, X: Any, targets: Tensor, outputs: int, leaks: Leaks) -> None:
         frame = self._frame_of(X, leaks)
@@ -90,7 +93,7 @@ class _ModuleEstimator(PrivateEstimator):
     @torch.no_grad()
     def _outputs(self, X: Any) -> FloatArray:
         check_is_fitted(self, "privacy_")
-        X = validate_data(self, X, dtype=_DTYPES, allow_nd=not self._needs_bounds, reset=False)
+        X = validate_data(self, X, reset=False, **self._accepted)
         dtype, parts = next(self.module_.parameters()).dtype, []
         for start in range(0, len(X), _PIECE):
             inputs = torch.from_numpy(self._frame.scaled(X[start : start + _PIECE])).to(dtype)
@@ -124,9 +127,7 @@ class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
     def fit(self, X: Any, y: Any) -> Any:
         """Train a copy of the module on private records, within the budget."""
         leaks = self._begin()
-        X, y = validate_data(
-            self, X, y, dtype=_DTYPES, allow_nd=not self._needs_bounds, ensure_min_samples=2
-        )
+        X, y = validate_data(self, X, y, ensure_min_samples=2, **self._accepted)
         classes, numbers = classes_of(y, self.classes, leaks)
         self._train(X, torch.from_numpy(numbers), classes.size, leaks)
         self.classes_ = classes
@@ -160,10 +161,7 @@ class _ModuleRegressor(RegressorBase, _ModuleEstimator):
     def fit(self, X: Any, y: Any) -> Any:
         """Train a copy of the module on private records, within the budget."""
         leaks = self._begin()
-        X, y = validate_data(
-            self, X, y, dtype=_DTYPES, allow_nd=not self._needs_bounds, y_numeric=True,
-            ensure_min_samples=2,
-        )  # fmt: skip
+        X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **self._accepted)
         y = np.asarray(y, np.float64)
         targets = target_frame_of(y, self.target_bounds, leaks)
         scaled = torch.from_numpy(targets.scaled(y).astype(np.float32))

@@ -130,7 +130,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         n = X.shape[0] if self.dataset_size is None else int(self.dataset_size)
         delta = 0.1 / n if self.delta is None else float(self.delta)
         tested = min(max(1, round(self.test_share * n)), n - 1)
-        known = self.estimator._public_parameters(X, y, leaks)
+        names = getattr(self, "feature_names_in_", None)
+        known = self.estimator._public_parameters(X, y, names, leaks)
         known.update(dataset_size=n - tested, delta=delta, verbose=0)
         candidates = [clone(self.estimator).set_params(**{**known, **each}) for each in settings]
         count = float(len(settings) if self.trials is None else self.trials)
@@ -144,11 +145,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         budget = budget_of(plans, epsilon=float(self.epsilon), delta=delta, trials=trials)
         winner, index, score = self._best(X, y, candidates, budget, trials, tested, n)
-        if winner.plan_ != budget.plans[index]:
-            raise InvalidValueError(
-                "stepsizes and noise must be the same whenever they are asked for, got a plan that "
-                "is not the one that was accounted"
-            )
         self._keep(winner, settings[index], score, budget, delta, leaks)
         return self
 
@@ -176,12 +172,10 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         return settings
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
-        tags = get_tags(self.estimator)
+        numeric = not is_classifier(self.estimator)
         checked: tuple[Any, Any] = validate_data(
-            self, X, y, accept_sparse="csr" if tags.input_tags.sparse else False,
-            allow_nd=not self.estimator._needs_bounds, dtype=[np.float64, np.float32],
-            y_numeric=not is_classifier(self.estimator), ensure_min_samples=4,
-        )  # fmt: skip
+            self, X, y, y_numeric=numeric, ensure_min_samples=4, **self.estimator._accepted
+        )
         return checked
 
     def _best(
@@ -213,6 +207,11 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                     epsilon=budget.epsilon, random_state=None if source.seed is None else seed
                 )
                 model.fit(X[~is_tested], y[~is_tested])
+                if model.plan_ != budget.plans[index]:
+                    raise InvalidValueError(
+                        "stepsizes and noise must be the same whenever they are asked for, got a "
+                        "plan that is not the one that was accounted"
+                    )
                 scores = np.zeros(0)
                 if is_tested.any():
                     # A copy: a module may keep what it was given.
@@ -277,10 +276,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def _by_winner(self, method: str, X: Any, *more: Any) -> Any:
         check_is_fitted(self, "privacy_")
-        X = validate_data(
-            self, X, accept_sparse="csr" if get_tags(self.estimator).input_tags.sparse else False,
-            allow_nd=not self.estimator._needs_bounds, dtype=[np.float64, np.float32], reset=False,
-        )  # fmt: skip
+        X = validate_data(self, X, reset=False, **self.estimator._accepted)
         return getattr(self.best_estimator_, method)(X, *more)
 
     def __sklearn_tags__(self) -> Any:
