@@ -49,23 +49,41 @@ class PrivateEstimator(BaseEstimator):
     _task = "classification"
     _needs_bounds = True
 
-    epsilon: float
-    delta: float | None
-    dataset_size: int | None
-    clip_norm: float | None
-    epochs: float | None
-    steps: int | None
-    batch_size: int | None
-    stepsizes: Any
-    noise: Any
-    feature_bounds: Any
-    feature_norm: float | None
-    random_state: Any
-    ledger: Any
-    verbose: int
-
     privacy_: PrivacyBound
     plan_: Plan | ReactivePlan
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float | None,
+        dataset_size: int | None,
+        clip_norm: float | None,
+        epochs: float | None,
+        steps: int | None,
+        batch_size: int | None,
+        stepsizes: Any,
+        noise: Any,
+        feature_bounds: Any,
+        feature_norm: float | None,
+        random_state: Any,
+        ledger: Any,
+        verbose: int,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.dataset_size = dataset_size
+        self.clip_norm = clip_norm
+        self.epochs = epochs
+        self.steps = steps
+        self.batch_size = batch_size
+        self.stepsizes = stepsizes
+        self.noise = noise
+        self.feature_bounds = feature_bounds
+        self.feature_norm = feature_norm
+        self.random_state = random_state
+        self.ledger = ledger
+        self.verbose = verbose
 
     @property
     def partial_fit(self) -> Any:
@@ -89,8 +107,7 @@ class PrivateEstimator(BaseEstimator):
 
     def _planned(self, records: int, features: int, outputs: int) -> tuple[Any, Defaults]:
         """Return the plan of a fit, and the settings that were chosen for it."""
-        n = records if self.dataset_size is None else int(self.dataset_size)
-        delta = 0.1 / n if self.delta is None else self.delta
+        n, delta = public_sizes(records, self.dataset_size, self.delta)
         chosen = defaults(
             dataset_size=n, features=features, outputs=outputs, epsilon=self.epsilon, delta=delta,
             model=self._model, task=self._task, batch_size=self.batch_size, steps=self.steps,
@@ -98,7 +115,7 @@ class PrivateEstimator(BaseEstimator):
         )  # fmt: skip
         arguments = {
             "epsilon": float(self.epsilon),
-            "delta": float(delta),
+            "delta": delta,
             "dataset_size": n,
             "batch_size": chosen.batch_size,
             "steps": chosen.steps,
@@ -162,21 +179,13 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
         ledger: Any = None,
         verbose: int = 0,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.dataset_size = dataset_size
-        self.clip_norm = clip_norm
-        self.epochs = epochs
-        self.steps = steps
-        self.batch_size = batch_size
-        self.stepsizes = stepsizes
-        self.noise = noise
-        self.feature_bounds = feature_bounds
-        self.feature_norm = feature_norm
+        super().__init__(
+            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
+            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
+            feature_bounds=feature_bounds, feature_norm=feature_norm, random_state=random_state,
+            ledger=ledger, verbose=verbose,
+        )  # fmt: skip
         self.classes = classes
-        self.random_state = random_state
-        self.ledger = ledger
-        self.verbose = verbose
 
     def _outputs_for(self, classes: int) -> int:
         """Return how many scores a record has."""
@@ -218,21 +227,13 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
         ledger: Any = None,
         verbose: int = 0,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.dataset_size = dataset_size
-        self.clip_norm = clip_norm
-        self.epochs = epochs
-        self.steps = steps
-        self.batch_size = batch_size
-        self.stepsizes = stepsizes
-        self.noise = noise
-        self.feature_bounds = feature_bounds
-        self.feature_norm = feature_norm
+        super().__init__(
+            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
+            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
+            feature_bounds=feature_bounds, feature_norm=feature_norm, random_state=random_state,
+            ledger=ledger, verbose=verbose,
+        )  # fmt: skip
         self.target_bounds = target_bounds
-        self.random_state = random_state
-        self.ledger = ledger
-        self.verbose = verbose
 
     def _public_parameters(self, X: Any, y: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
         """Return parameters with which a fit reads nothing off the data."""
@@ -248,6 +249,12 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
 
     def _outputs_for(self, classes: int) -> int:
         return 1
+
+
+def public_sizes(records: int, dataset_size: int | None, delta: float | None) -> tuple[int, float]:
+    """Return n and δ: as they are given, or the number of records and 1/(10·n)."""
+    n = records if dataset_size is None else int(dataset_size)
+    return n, 0.1 / n if delta is None else float(delta)
 
 
 def seed_of(random_state: Any) -> int | None:

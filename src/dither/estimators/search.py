@@ -19,7 +19,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dither.accounting.selection import TrialCount
-from dither.estimators.base import PrivateEstimator, seed_of
+from dither.estimators.base import PrivateEstimator, public_sizes, seed_of
 from dither.estimators.callers import look_at_callers
 from dither.estimators.leaks import Leaks
 from dither.estimators.trials import TrialBudget, budget_of, drawn_count, noisy_score
@@ -127,8 +127,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         settings, leaks = self._settings(), Leaks()
         look_at_callers(leaks)
         X, y = self._checked(X, y)
-        n = X.shape[0] if self.dataset_size is None else int(self.dataset_size)
-        delta = 0.1 / n if self.delta is None else float(self.delta)
+        n, delta = public_sizes(X.shape[0], self.dataset_size, self.delta)
         tested = min(max(1, round(self.test_share * n)), n - 1)
         names = getattr(self, "feature_names_in_", None)
         known = self.estimator._public_parameters(X, y, names, leaks)
