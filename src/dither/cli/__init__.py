@@ -9,9 +9,9 @@ from typing import NoReturn
 
 from dither import __version__, validate
 from dither.accounting.filter import BudgetExceededError
-from dither.cli import account, audit, ledger, plan, theory, train
+from dither.cli import account, audit, ledger, plan, reproduce, theory, train
 
-_COMMANDS = (train, plan, account, audit, ledger, theory)
+_COMMANDS = (train, plan, account, audit, ledger, theory, reproduce)
 
 
 class _Parser(argparse.ArgumentParser):

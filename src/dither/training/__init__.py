@@ -8,6 +8,12 @@ from dither.training.loop import TrainResult, train
 from dither.training.making import make_private
 from dither.training.models import MODELS
 from dither.training.private import Private
+from dither.training.residuals import (
+    hinge_residuals,
+    logistic_residuals,
+    softmax_residuals,
+    squared_residuals,
+)
 
 __all__ = [
     "MODELS",
@@ -16,7 +22,11 @@ __all__ = [
     "Row",
     "StepError",
     "TrainResult",
+    "hinge_residuals",
+    "logistic_residuals",
     "make_private",
+    "softmax_residuals",
+    "squared_residuals",
     "train",
     "train_linear",
 ]

@@ -19,6 +19,14 @@ class Averaging(Protocol):
         ...
 
 
+class Last:
+    """No average: the newest iterate."""
+
+    def share(self, step: int, steps: int) -> float:
+        """Return 1."""
+        return 1.0
+
+
 class Ema:
     """An exponential moving average over about a hundred steps, fewer at the start."""
 

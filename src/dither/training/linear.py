@@ -8,6 +8,7 @@ and bounds that are wider than the data do no harm.
 """
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,19 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from dither import validate
+from dither.clipping.batch import Loss
 from dither.clipping.linear import DenseRows, Residuals, Rows, SparseRows, linear_clipped_sum
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import sampler_for
-from dither.training.averaging import Tail
+from dither.training.averaging import AVERAGINGS, Averaging, Last
 from dither.training.bar import Bar
-from dither.training.history import Row
+from dither.training.evaluation import Public, checked_public, measure
+from dither.training.history import History, Row
 from dither.training.loop import TrainResult
+from dither.training.losses import loss_of
 from dither.training.payments import payments_into
 from dither.training.records import warn_of_other_size
 
@@ -43,11 +47,15 @@ def train_linear(
     constant: float = 0.5,
     standardizing: int = 0,
     momentum: float = 0.9,
+    averaging: str | None = "tail",
+    evaluate: Public | None = None,
+    every: int = 20,
+    loss: str | Loss = "cross_entropy",
     seed: int | None = None,
     ledger: Ledger | str | Path | None = None,
     progress: bool = False,
 ) -> TrainResult:
-    """Train a linear model from zero, and return the mean of the iterates of the second half.
+    """Train a linear model from zero.
 
     Guarantees: those of `make_private`, if the residuals treat every row by itself. Every step
     draws its own records, is paid for before it is released, and releases nothing but a clipped sum
@@ -63,6 +71,11 @@ def train_linear(
         standardizing: how many of the first steps release means, for a fixed plan. Sparse records
             stay sparse: they are only divided by their typical norm.
         momentum: the share of the last change that is in the next.
+        averaging: "tail" for the mean of the iterates of the second half, "ema" for an exponential
+            average, None for the last iterate.
+        evaluate: `Public` data to measure on, features as they are given here, or None.
+        every: measure after every so many steps that train, and after the last.
+        loss: of what is measured, as `train` takes it; what is trained for is in the residuals.
         seed: as `make_private` takes it.
         ledger: as `make_private` takes it.
         progress: whether a terminal shows a bar.
@@ -82,24 +95,37 @@ def train_linear(
         raise validate.InvalidTypeError(
             f"plan must be what dither.plan returns, got {type(plan).__name__}"
         )
-    outputs = validate.count(outputs=outputs)
+    outputs, every = validate.count(outputs=outputs), validate.count(every=every)
+    average = AVERAGINGS[validate.choice(AVERAGINGS, averaging=averaging)] if averaging else Last()
+    measured, criterion = checked_public(evaluate, features), loss_of(loss)
     warn_of_other_size(plan, features.shape[0], stacklevel=3)
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
+    model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), History(None)
     with Bar(plan.steps, shown=progress) as bar:
         run = _Run(plan, features.shape[0], seed, ledger, bar)
         try:
             mean, scale = _moments(features, run, standardizing)
             rows = _rows(features, mean, scale, constant)
-            weight = _descended(rows, outputs, dtype, residuals, run, momentum)
+            for weight in _descent(rows, outputs, dtype, residuals, run, momentum, average):
+                is_last = run.course.noise_multiplier is None
+                if not is_last and (measured is None or run.course.steps % every):
+                    continue
+                _put(weight, model, mean, scale, constant)
+                metrics = {} if measured is None else measure(model, measured, criterion)
+                cost = run.course.bound().epsilon
+                row = Row(run.course.steps, cost, run.stepsize, run.noise_multiplier, metrics)
+                history.add(row)
         finally:
             run.payments.end()
-    model = nn.Linear(rows.columns - 1, outputs, dtype=weight.dtype)
-    with torch.no_grad():
-        model.weight.copy_(weight[:-1].T / scale)
-        model.bias.copy_(constant * weight[-1] - model.weight @ mean.to(weight.dtype))
     bound = run.course.bound()
-    last = Row(run.course.steps, bound.epsilon, run.stepsize, run.noise_multiplier)
-    return TrainResult(model, plan, bound, run.course.steps, (last,), seed)
+    return TrainResult(model, plan, bound, run.course.steps, tuple(history.rows), seed)
+
+
+@torch.no_grad()
+def _put(weight: Tensor, model: nn.Linear, mean: Tensor, scale: float, constant: float) -> None:
+    """Give a model the weights of standardized records, for records as they are."""
+    model.weight.copy_(weight[:-1].T / scale)
+    model.bias.copy_(constant * weight[-1] - model.weight @ mean.to(weight.dtype))
 
 
 class _Run:
@@ -201,15 +227,21 @@ def _rows(features: Any, mean: Tensor, scale: float, constant: float) -> Rows:
     return DenseRows(values)
 
 
-def _descended(
-    rows: Rows, outputs: int, dtype: torch.dtype, residuals: Residuals, run: _Run, momentum: float
-) -> Tensor:
-    """Take the steps that are left, from zero; return the mean of the second half of them."""
+def _descent(
+    rows: Rows,
+    outputs: int,
+    dtype: torch.dtype,
+    residuals: Residuals,
+    run: _Run,
+    momentum: float,
+    how: Averaging,
+) -> Iterator[Tensor]:
+    """Take the steps that are left, from zero, and yield the average after each."""
     weight = torch.zeros(rows.columns, outputs, dtype=dtype)
-    velocity, average, how = torch.zeros_like(weight), weight.clone(), Tail()
+    velocity, average = torch.zeros_like(weight), weight.clone()
     while run.course.noise_multiplier is not None:
         released = run.release(rows, weight, residuals, run.plan.clip_norm)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
         weight -= run.stepsize * velocity
         average.lerp_(weight, how.share(run.course.steps, run.plan.steps))
-    return average
+        yield average

@@ -1,0 +1,17 @@
+"""All tables and figures, by name."""
+
+from typing import Any
+
+from experiments import figure1, figure2, figure3, table_decay_to_zero, table_inverse_sqrt
+from experiments.reproduction.experiment import Experiment
+from experiments.reproduction.head import HeadRun
+
+_ALL: tuple[Experiment, ...] = (
+    figure1.EXPERIMENT,
+    figure2.EXPERIMENT,
+    table_decay_to_zero.EXPERIMENT,
+    table_inverse_sqrt.EXPERIMENT,
+    figure3.EXPERIMENT,
+)
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (HeadRun,)}

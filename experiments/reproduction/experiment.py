@@ -1,0 +1,73 @@
+"""What every file of a table or figure has, and the profiles that size it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from matplotlib.figure import Figure
+
+from experiments.reproduction.head import HeadSetting
+from experiments.reproduction.paper import Paper
+from experiments.reproduction.run import Known, Run
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much is run.
+
+    Attributes:
+        name: "smoke" for a test, "small" for an evening of two cores, "full" for the paper's grid.
+        seeds: how many, unless the caller says otherwise.
+        head: the setting of the CIFAR-10 head.
+    """
+
+    name: str
+    seeds: int
+    head: HeadSetting
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("smoke", 2, HeadSetting(images=1000, batch_size=50, dimension=40, every=20)),
+        Profile("small", 3, HeadSetting()),
+        Profile("full", 5, HeadSetting(dimension=1000, every=20)),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report.
+
+    Attributes:
+        text: markdown.
+        figures: pictures by their file names.
+    """
+
+    text: str
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+
+class Experiment(Protocol):
+    """A table or figure of the paper, or beyond it."""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """Its heading."""
+        ...
+
+    def runs(self, profile: Profile, seeds: Sequence[int], known: Known) -> list[Run]:
+        """Return the runs that it needs, as far as what is known tells."""
+        ...
+
+    def section(
+        self, profile: Profile, seeds: Sequence[int], known: Known, paper: Paper | None
+    ) -> Section:
+        """Return its part of the report."""
+        ...

@@ -1,0 +1,180 @@
+"""Scattering features: fixed wavelets behind which there is no data, computed once and kept.
+
+CIFAR-100, on which the paper pre-trains its convolutions, is not to be had everywhere, and what is
+learned from data would have to be accounted for. The scattering transform (two layers of Morlet
+wavelets and moduli, averaged over 4 × 4 pixels) needs neither. Each image's features are normalized
+in groups of channels and scaled to length 1 by themselves, so that no statistic of the data enters.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.progress import Progress
+from torch import Tensor
+
+from dither.data import Examples, load
+from dither.validate import InvalidValueError
+
+CACHE_VARIABLE = "DITHER_CACHE"
+_SCALE, _PIECE = 2, 250
+_GROUPS = {1: 27, 3: 27}
+"""Groups of channels that are normalized together, by the colours of the images."""
+_PROJECTION_SEED = 20_210_601
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Which features: everything that decides their values.
+
+    Attributes:
+        dataset: a name that `dither.data.load` knows.
+        images: how many training images, a random choice of them; None is all. The test images
+            are cut to a fifth as many.
+        dimension: of a random projection; None keeps all features.
+        length: of every row.
+    """
+
+    dataset: str
+    images: int | None = None
+    dimension: int | None = None
+    length: float = 1.0
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows of one length and their classes, for training and for testing."""
+
+    train: Tensor
+    train_targets: Tensor
+    test: Tensor
+    test_targets: Tensor
+
+
+def prepare(wanted: FeatureSet, bar: Progress) -> None:
+    """Compute the features unless they are in the cache, and show how far that is.
+
+    What is in the cache is used only if it was made of the very images that are there now.
+    """
+    split = load(wanted.dataset)
+    if split.test is None:
+        raise InvalidValueError(f"{wanted.dataset} must have test images, got none")
+    folder = _folder(wanted)
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, examples, count in (
+        ("train", split.train, wanted.images),
+        ("test", split.test, None if wanted.images is None else wanted.images // 5),
+    ):
+        chosen = _chosen(examples, count)
+        seal, sealed = _seal(chosen), folder / f"{part}.sha256"
+        if not sealed.exists() or sealed.read_text() != seal:
+            sealed.unlink(missing_ok=True)
+            for old in folder.glob(f"{part}-*.npy"):
+                old.unlink()
+            scattered = _scattered(chosen.inputs, bar, f"{wanted.dataset} {part} features")
+            _write(folder / f"{part}-all.npy", scattered)
+            _write(folder / f"{part}-classes.npy", chosen.targets.numpy())
+            sealed.write_text(seal)
+        if wanted.dimension is not None:
+            path = _path(wanted, part)
+            if not path.exists():
+                _write(path, _projected(folder / f"{part}-all.npy", wanted.dimension))
+
+
+@lru_cache(maxsize=1)
+def features(wanted: FeatureSet) -> Features:
+    """Return features that were prepared; the last ones are kept in memory."""
+    folder = _folder(wanted)
+    read: list[Tensor] = []
+    for part in ("train", "test"):
+        if wanted.dimension is None:
+            rows = torch.cat(list(_normalized(folder / f"{part}-all.npy")))
+        else:
+            rows = torch.from_numpy(np.load(_path(wanted, part)))
+        read += [
+            rows.mul_(wanted.length),
+            torch.from_numpy(np.load(folder / f"{part}-classes.npy")),
+        ]
+    return Features(*read)
+
+
+def cache() -> Path:
+    """Return where features are kept: $DITHER_CACHE, else the user's cache folder."""
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dither"
+
+
+def _folder(wanted: FeatureSet) -> Path:
+    size = "all" if wanted.images is None else str(wanted.images)
+    return cache() / "scattering" / f"{wanted.dataset}-{size}"
+
+
+def _path(wanted: FeatureSet, part: str) -> Path:
+    return _folder(wanted) / f"{part}-{wanted.dimension}.npy"
+
+
+def _chosen(examples: Examples, count: int | None) -> Examples:
+    if count is None or count >= len(examples):
+        return examples
+    kept = torch.from_numpy(np.random.default_rng(0).permutation(len(examples))[:count])
+    return Examples(examples.inputs[kept], examples.targets[kept], examples.classes)
+
+
+def _seal(examples: Examples) -> str:
+    hashed = hashlib.sha256(f"J={_SCALE} {tuple(examples.inputs.shape)}".encode())
+    hashed.update(examples.inputs.contiguous().numpy().data)
+    hashed.update(examples.targets.contiguous().numpy().data)
+    return hashed.hexdigest()
+
+
+def _scattered(images: Tensor, bar: Progress, title: str) -> NDArray[np.float16]:
+    """Return images × channels × height × width."""
+    # kymatio's own torch module imports a name that SciPy has removed; this one does not.
+    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+
+    height, width = images.shape[-2:]
+    transform = ScatteringTorch2D(J=_SCALE, shape=(height, width))
+    task, pieces = bar.add_task(title, total=len(images), done=0, all=len(images)), []
+    for piece in images.float().split(_PIECE):
+        channels = transform(piece.contiguous()).flatten(1, -3)
+        pieces.append(channels.numpy().astype(np.float16))
+        done = sum(map(len, pieces))
+        bar.update(task, completed=done, done=done)
+    bar.remove_task(task)
+    return np.concatenate(pieces)
+
+
+def _normalized(path: Path) -> Iterator[Tensor]:
+    scattered = np.load(path, mmap_mode="r")
+    for start in range(0, len(scattered), _PIECE):
+        piece = torch.from_numpy(scattered[start : start + _PIECE].astype(np.float32))
+        groups = _GROUPS[3 if piece.shape[1] == 243 else 1]
+        rows = torch.nn.functional.group_norm(piece, groups).flatten(1)
+        yield torch.nn.functional.normalize(rows, dim=1)
+
+
+def _projected(path: Path, dimension: int) -> NDArray[np.float32]:
+    """Return the features after a random projection, again of length 1."""
+    projection, pieces = None, []
+    for rows in _normalized(path):
+        if projection is None:
+            normals = np.random.default_rng(_PROJECTION_SEED).standard_normal(
+                (rows.shape[1], dimension), np.float32
+            )
+            projection = torch.from_numpy(normals)
+        pieces.append(torch.nn.functional.normalize(rows @ projection, dim=1).numpy())
+    return np.concatenate(pieces)
+
+
+def _write(path: Path, values: NDArray[np.generic]) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    with unfinished.open("wb") as file:
+        np.save(file, values)
+    unfinished.replace(path)

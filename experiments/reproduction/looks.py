@@ -1,0 +1,25 @@
+"""How things are drawn: colours that the colour-blind tell apart, and a line style for each."""
+
+from typing import Any
+
+NOISE_LOOKS = {
+    "uniform": {"color": "#E69F00", "linestyle": "--", "marker": "s"},
+    "matched": {"color": "#D55E00", "linestyle": ":", "marker": "^"},
+    "optimal": {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+}
+NOISE_NAMES = {
+    "uniform": "uniform (DP-SGD)",
+    "matched": "matched (the paper's ADP-SGD)",
+    "optimal": "optimal (ours)",
+}
+ACCOUNTING_NAMES = {
+    "theorem": "σ from the paper's theorem",
+    "real": "calibrated to the ε that this really is",
+    "claimed": "calibrated to the ε that the theorem claims",
+}
+
+
+def line_of(noise: str) -> dict[str, Any]:
+    """Return colour and line style of a noise."""
+    look = NOISE_LOOKS[noise]
+    return {"color": look["color"], "linestyle": look["linestyle"]}

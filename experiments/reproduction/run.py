@@ -1,0 +1,62 @@
+"""One training run of the grid: what decides it, and what it gave."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from experiments.reproduction.features import FeatureSet
+
+
+class Run(Protocol):
+    """A frozen dataclass of plain values: equal runs give equal numbers."""
+
+    kind: ClassVar[str]
+
+    @property
+    def seed(self) -> int:
+        """Of its sampling and its noise."""
+        ...
+
+    @property
+    def work(self) -> float:
+        """How long it takes, in steps of the linear head, for the time that is left."""
+        ...
+
+    @property
+    def features(self) -> FeatureSet | None:
+        """Features that must be there before it starts."""
+        ...
+
+    def measure(self) -> "Outcome":
+        """Train, and return what was measured on the test images."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave.
+
+    Attributes:
+        steps: after which steps the accuracy was measured.
+        accuracies: at each of them, in percent.
+        epsilon: what the run really cost, None if nothing is claimed.
+        more: further figures by their names.
+    """
+
+    steps: tuple[int, ...]
+    accuracies: tuple[float, ...]
+    epsilon: float | None
+    more: dict[str, Any]
+
+    @property
+    def best(self) -> float:
+        """The best accuracy on the way."""
+        return max(self.accuracies)
+
+    @property
+    def last(self) -> float:
+        """The accuracy at the end."""
+        return self.accuracies[-1]
+
+
+Known = dict[Run, Outcome]
+"""Finished runs."""

@@ -1,0 +1,94 @@
+"""Does the runs of a grid that are not done yet, on the cores that there are."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from experiments.reproduction.features import prepare
+from experiments.reproduction.run import Known, Outcome, Run
+from experiments.reproduction.store import Store
+
+Grid = Callable[[Known], list[Run]]
+"""From what is known to the runs that are wanted: a choice among trials comes after them."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Does what is missing.
+
+    Attributes:
+        store: where finished runs go.
+        jobs: how many processes train at once, with a thread each; one trains here.
+        origin: what is written beside every run.
+    """
+
+    store: Store
+    jobs: int
+    origin: dict[str, Any]
+
+    def complete(self, grid: Grid, title: str) -> Known:
+        """Do all runs of a grid that are not in the store; return all that is known."""
+        with self.store.writing():
+            known = self.store.read()
+            while missing := [run for run in dict.fromkeys(grid(known)) if run not in known]:
+                with _bar() as bar:
+                    for wanted in dict.fromkeys(run.features for run in missing):
+                        if wanted is not None:
+                            prepare(wanted, bar)
+                    task = bar.add_task(
+                        title, total=sum(run.work for run in missing), done=0, all=len(missing)
+                    )
+                    for done, (run, outcome, seconds) in enumerate(self._measured(missing), 1):
+                        self.store.add(run, outcome, {"seconds": round(seconds, 1), **self.origin})
+                        known[run] = outcome
+                        bar.update(task, advance=run.work, done=done)
+            return known
+
+    def _measured(self, runs: list[Run]) -> Iterator[tuple[Run, Outcome, float]]:
+        if self.jobs == 1:
+            yield from map(_timed, runs)
+            return
+        with _one_thread(), multiprocessing.get_context("spawn").Pool(self.jobs) as pool:
+            yield from pool.imap_unordered(_timed, runs)
+
+
+def _timed(run: Run) -> tuple[Run, Outcome, float]:
+    start = time.perf_counter()
+    outcome = run.measure()
+    return run, outcome, time.perf_counter() - start
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let child processes begin with one thread each: more would wait for each other."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[done]}/{task.fields[all]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        speed_estimate_period=7200.0,
+    )

@@ -1,0 +1,77 @@
+"""Finished runs on disk: one line each, written at once, read again after any end."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from dither.validate import InvalidValueError
+from experiments.reproduction.run import Known, Outcome, Run
+
+_NAME = "runs.jsonl"
+
+
+class Store:
+    """The runs in a folder.
+
+    Args:
+        folder: where ``runs.jsonl`` is or will be.
+        kinds: the classes of runs by their kinds.
+    """
+
+    def __init__(self, folder: Path, kinds: dict[str, type[Any]]) -> None:
+        self._path, self._kinds = folder / _NAME, kinds
+
+    def read(self) -> Known:
+        """Return the runs that were finished; half a last line, of a killed run, is left out."""
+        return {
+            _made(self._kinds[line["kind"]], line["run"]): Outcome(
+                tuple(line["steps"]), tuple(line["accuracies"]), line["epsilon"], line["more"]
+            )
+            for line in self.lines()
+        }
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return all that was written."""
+        if not self._path.exists():
+            return []
+        whole, _, _ = self._path.read_text(encoding="utf-8").rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep every other writer out, and take away half a last line."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as taken:
+                raise InvalidValueError(
+                    f"out must be a folder that no other run is writing to, got {self._path.parent}"
+                ) from taken
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            yield
+
+    def add(self, run: Run, outcome: Outcome, origin: dict[str, Any]) -> None:
+        """Write a finished run."""
+        line = {"kind": run.kind, "run": asdict(run), **asdict(outcome), **origin}  # type: ignore[call-overload]
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _made(kind: type[Any], values: dict[str, Any]) -> Any:
+    """Return a dataclass from what `asdict` made of it."""
+    types: dict[str, Any] = {field.name: field.type for field in fields(kind)}
+    return kind(
+        **{
+            name: _made(types[name], value) if is_dataclass(types[name]) else value
+            for name, value in values.items()
+        }
+    )

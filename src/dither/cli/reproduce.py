@@ -1,0 +1,82 @@
+"""The paper's tables and figures, run for real: a name, "all", "list", or "report"."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import dither
+from dither import validate
+
+NAME = "reproduce"
+HELP = "run the paper's experiments, resume them, and write a report"
+
+_ROOT = Path(dither.__file__).parents[2]
+_PAPER_VARIABLE = "DITHER_PAPER"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("what", metavar="NAME", help='"list", "report", "all", or an experiment')
+    parser.add_argument(
+        "--profile",
+        default="small",
+        help='"smoke" ends in two minutes, "small" in an evening, "full" is the paper\'s grid',
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=argparse.SUPPRESS,
+        help="how many, 0 … N−1 (default: the profile's)",
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the runs that are in the folder"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=argparse.SUPPRESS,
+        help="folder of the runs and the report (default: experiments/records/PROFILE)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--paper",
+        type=Path,
+        default=argparse.SUPPRESS,
+        help=f"folder with the paper's tables as CSV (default: ${_PAPER_VARIABLE}, if set)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """List, run or report."""
+    _find_experiments()
+    from experiments.reproduction import reproducing
+    from experiments.reproduction.catalogue import EXPERIMENTS
+    from experiments.reproduction.experiment import PROFILES
+
+    what = validate.choice(["all", "list", "report", *EXPERIMENTS], name=arguments.what)
+    profile = PROFILES[validate.choice(PROFILES, profile=arguments.profile)]
+    seeds = range(validate.count(seeds=getattr(arguments, "seeds", profile.seeds)))
+    folder = getattr(arguments, "out", _ROOT / "experiments" / "records" / profile.name)
+    if what == "list":
+        sys.stdout.write(reproducing.listed(profile, seeds) + "\n")
+        return
+    paper = getattr(arguments, "paper", os.environ.get(_PAPER_VARIABLE) or None)
+    if what == "report":
+        sys.stdout.write(reproducing.report(folder, profile, seeds, paper) + "\n")
+        return
+    names = list(EXPERIMENTS) if what == "all" else [what]
+    jobs = validate.count(jobs=arguments.jobs)
+    text = reproducing.reproduced(
+        names, profile, seeds, folder=folder, jobs=jobs, resume=arguments.resume, paper=paper
+    )
+    sys.stdout.write(text + "\n")
+
+
+def _find_experiments() -> None:
+    """Make the experiments importable: they are beside the package's source, not in it."""
+    if not (_ROOT / "experiments" / "reproduction").is_dir():
+        raise validate.InvalidValueError(
+            "reproduce needs the project's repository, whose experiments/ an installed package "
+            f"does not have; looked in {str(_ROOT)!r}"
+        )
+    if str(_ROOT) not in sys.path:
+        sys.path.insert(0, str(_ROOT))
