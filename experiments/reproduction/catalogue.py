@@ -2,9 +2,19 @@
 
 from typing import Any
 
-from experiments import figure1, figure2, figure3, table_decay_to_zero, table_inverse_sqrt
+from experiments import (
+    figure1,
+    figure2,
+    figure3,
+    figure_constant_vs_decay,
+    table_adaptive,
+    table_decay_to_zero,
+    table_inverse_sqrt,
+)
+from experiments.reproduction.adaptive import AdaptiveRun
 from experiments.reproduction.experiment import Experiment
 from experiments.reproduction.head import HeadRun
+from experiments.reproduction.network import NetworkRun
 
 _ALL: tuple[Experiment, ...] = (
     figure1.EXPERIMENT,
@@ -12,6 +22,8 @@ _ALL: tuple[Experiment, ...] = (
     table_decay_to_zero.EXPERIMENT,
     table_inverse_sqrt.EXPERIMENT,
     figure3.EXPERIMENT,
+    table_adaptive.EXPERIMENT,
+    figure_constant_vs_decay.EXPERIMENT,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
-KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (HeadRun,)}
+KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (HeadRun, AdaptiveRun, NetworkRun)}

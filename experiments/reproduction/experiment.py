@@ -31,7 +31,7 @@ PROFILES = {
     for profile in (
         Profile("smoke", 2, HeadSetting(images=1000, batch_size=50, dimension=40, every=20)),
         Profile("small", 3, HeadSetting()),
-        Profile("full", 5, HeadSetting(dimension=1000, every=20)),
+        Profile("full", 5, HeadSetting(every=20)),
     )
 }
 

@@ -1,18 +1,19 @@
 """The paper's CIFAR-10 runs: a linear head on fixed features, plain SGD from zero."""
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 import dither
-from dither.training import TrainResult, softmax_residuals, train_linear
 from experiments.reproduction.features import FeatureSet, features
 from experiments.reproduction.noises import Mechanism
 from experiments.reproduction.run import Outcome
+from experiments.reproduction.side_by_side import train_side_by_side
 
-BATCH, DIMENSION, LENGTH = 256, 500, 10.0
+BATCH, DIMENSION, LENGTH = 256, 1000, 10.0
 """The paper's batches; the projection's columns; and the length of a row of features, for which the
 first gradients are about as long as the larger of the paper's clip norms."""
 
@@ -76,10 +77,16 @@ class HeadRun:
         """The projected features of CIFAR-10."""
         return head_features(self.setting)
 
-    def measure(self) -> Outcome:
+    @property
+    def group(self) -> Hashable:
+        """Runs of one seed and length draw the same records and normals."""
+        return self.setting, self.epochs, self.seed
+
+    @classmethod
+    def measure(cls, runs: Sequence["HeadRun"]) -> list[Outcome]:
         """Train, and measure every few steps."""
-        plan = self.mechanism.plan(self.clip_norm)
-        return head_outcome(head_trained(self.setting, plan, self.seed))
+        plans = [run.mechanism.plan(run.clip_norm) for run in runs]
+        return head_outcomes(runs[0].setting, plans, runs[0].seed)
 
 
 def head_features(setting: HeadSetting) -> FeatureSet:
@@ -87,32 +94,15 @@ def head_features(setting: HeadSetting) -> FeatureSet:
     return FeatureSet("cifar10", setting.images, setting.dimension, LENGTH)
 
 
-def head_trained(
-    setting: HeadSetting, plan: dither.Plan | dither.ReactivePlan, seed: int
-) -> TrainResult:
-    """Train the head along a plan."""
+def head_outcomes(
+    setting: HeadSetting, plans: Sequence[dither.Plan | dither.ReactivePlan], seed: int
+) -> list[Outcome]:
+    """Train a head along each plan, and return what came out."""
     torch.set_num_threads(1)
     held = features(head_features(setting))
-    return train_linear(
-        held.train,
-        softmax_residuals(held.train_targets.numpy()),
-        plan,
-        outputs=10,
-        constant=1.0,
-        momentum=0.0,
-        averaging=None,
-        evaluate=dither.Public((held.test, held.test_targets)),
-        every=setting.every,
-        seed=seed,
-    )
-
-
-def head_outcome(result: TrainResult) -> Outcome:
-    """Return what a training gave, in percent."""
-    epsilon = result.bound.epsilon
-    return Outcome(
-        steps=tuple(row.step for row in result.history),
-        accuracies=tuple(round(100.0 * row.metrics["accuracy"], 2) for row in result.history),
-        epsilon=epsilon if math.isfinite(epsilon) else None,
-        more={},
-    )
+    trained = train_side_by_side(held, plans, every=setting.every, seed=seed)
+    costs = [plan.bound.epsilon if plan.bound.is_upper_bound else None for plan in plans]
+    return [
+        Outcome(head.steps, head.accuracies, cost, {})
+        for head, cost in zip(trained, costs, strict=True)
+    ]

@@ -1,7 +1,8 @@
 """One training run of the grid: what decides it, and what it gave."""
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from experiments.reproduction.features import FeatureSet
 
@@ -26,8 +27,14 @@ class Run(Protocol):
         """Features that must be there before it starts."""
         ...
 
-    def measure(self) -> "Outcome":
-        """Train, and return what was measured on the test images."""
+    @property
+    def group(self) -> Hashable:
+        """What it shares with runs that can be trained beside it."""
+        ...
+
+    @classmethod
+    def measure(cls, runs: Sequence[Self]) -> "list[Outcome]":
+        """Train runs of one group, and return what was measured on the test images."""
         ...
 
 

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from experiments.reproduction.features import prepare
 from experiments.reproduction.run import Known, Outcome, Run
 from experiments.reproduction.store import Store
+
+_TOGETHER = 32
 
 Grid = Callable[[Known], list[Run]]
 """From what is known to the runs that are wanted: a choice among trials comes after them."""
@@ -42,27 +44,43 @@ class Runner:
                     for wanted in dict.fromkeys(run.features for run in missing):
                         if wanted is not None:
                             prepare(wanted, bar)
-                    task = bar.add_task(
-                        title, total=sum(run.work for run in missing), done=0, all=len(missing)
-                    )
-                    for done, (run, outcome, seconds) in enumerate(self._measured(missing), 1):
-                        self.store.add(run, outcome, {"seconds": round(seconds, 1), **self.origin})
-                        known[run] = outcome
-                        bar.update(task, advance=run.work, done=done)
+                    work = sum(run.work for run in missing)
+                    task = bar.add_task(title, total=work, done=0, all=len(missing))
+                    for runs, outcomes, seconds in self._measured(_grouped(missing)):
+                        for run, outcome in zip(runs, outcomes, strict=True):
+                            share = round(seconds / len(runs), 1)
+                            self.store.add(run, outcome, {"seconds": share, **self.origin})
+                            known[run] = outcome
+                        done = sum(run in known for run in missing)
+                        bar.update(task, advance=sum(run.work for run in runs), done=done)
             return known
 
-    def _measured(self, runs: list[Run]) -> Iterator[tuple[Run, Outcome, float]]:
+    def _measured(
+        self, groups: list[list[Run]]
+    ) -> Iterator[tuple[list[Run], list[Outcome], float]]:
         if self.jobs == 1:
-            yield from map(_timed, runs)
+            yield from map(_timed, groups)
             return
         with _one_thread(), multiprocessing.get_context("spawn").Pool(self.jobs) as pool:
-            yield from pool.imap_unordered(_timed, runs)
+            yield from pool.imap_unordered(_timed, groups)
 
 
-def _timed(run: Run) -> tuple[Run, Outcome, float]:
+def _grouped(runs: list[Run]) -> list[list[Run]]:
+    """Return runs that are trained together, a few at a time: what is finished is saved."""
+    groups: dict[Hashable, list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.kind, run.group), []).append(run)
+    return [
+        group[start : start + _TOGETHER]
+        for group in groups.values()
+        for start in range(0, len(group), _TOGETHER)
+    ]
+
+
+def _timed(runs: list[Run]) -> tuple[list[Run], list[Outcome], float]:
     start = time.perf_counter()
-    outcome = run.measure()
-    return run, outcome, time.perf_counter() - start
+    outcomes = type(runs[0]).measure(runs)
+    return runs, outcomes, time.perf_counter() - start
 
 
 @contextmanager

@@ -209,3 +209,40 @@ def test_another_number_of_records_than_planned_is_warned_of() -> None:
     plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=N, batch_size=10, steps=3)
     with pytest.warns(UserWarning, match="by more than a factor of two"):
         train_linear(torch.randn(3 * N, 2), nothing, plan, outputs=1)
+
+
+def test_averages_and_measurements_are_those_of_the_iterates() -> None:
+    x = torch.randn(N, 3, dtype=torch.float64)
+    y = np.random.default_rng(0).normal(size=(N, 1))
+    public = dither.Public((torch.randn(9, 3, dtype=torch.float64), torch.randn(9, 1).double()))
+    given: dict[str, Any] = {"outputs": 1, "evaluate": public, "loss": "squared_error"}
+
+    def trained(steps: int, averaging: str | None, every: int = 20) -> dither.TrainResult:
+        # Step sizes that do not know how many steps there are: shorter runs are beginnings.
+        plan = noiseless(steps, stepsizes=[0.3] * steps)
+        how = {**given, "averaging": averaging, "every": every}
+        return train_linear(x, squared_residuals(y), plan, **how)
+
+    iterates = [trained(steps, None).model.weight for steps in range(1, 9)]
+    run = trained(8, None, every=3)
+    assert torch.equal(run.model.weight, iterates[-1])
+    assert [row.step for row in run.history] == [3, 6, 8]
+    for row in run.history:
+        assert row.metrics == trained(row.step, None).metrics
+    ema = torch.zeros_like(iterates[0])
+    for step, iterate in enumerate(iterates, 1):
+        ema = ema.lerp(iterate, 9.0 / (9.0 + step))
+    assert torch.allclose(trained(8, "ema").model.weight, ema, rtol=1e-12)
+    assert torch.allclose(trained(8, "tail").model.weight, sum(iterates[4:]) / 4, rtol=1e-12)  # type: ignore[arg-type]
+
+
+def test_it_measures_on_public_data_only() -> None:
+    x, plan = torch.randn(N, 3), noiseless(2)
+    with pytest.raises(TypeError, match="evaluate must be dither.Public"):
+        train_linear(x, nothing, plan, outputs=1, evaluate=(x, x))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="evaluate must be data that is public"):
+        train_linear(x, nothing, plan, outputs=1, evaluate=dither.Public((x, x)))
+    with pytest.raises(ValueError, match="averaging must be one of ema, tail, got 'mean'"):
+        train_linear(x, nothing, plan, outputs=1, averaging="mean")
+    with pytest.raises(ValueError, match="every must be"):
+        train_linear(x, nothing, plan, outputs=1, every=0)

@@ -1,0 +1,135 @@
+"""Claim of the paper's appendix: for DP-SGD a decaying step size is better than a constant one.
+
+A CNN from random initialisation on MNIST (and here also Fashion-MNIST), uniform noise of σ times
+the clip norm 1 on the sum of clipped gradients, η_t = 1/√(2+ct); c = 0 is constant. Test error over
+the epochs, with ε by numerical composition and by the theorem. In the paper every c > 0 is better.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dither import theory
+from experiments.reproduction.curves import curve
+from experiments.reproduction.experiment import Profile, Section
+from experiments.reproduction.network import NetworkRun, NetworkSetting
+from experiments.reproduction.noises import DELTA
+from experiments.reproduction.paper import Paper
+from experiments.reproduction.run import Known, Run
+from experiments.reproduction.summaries import markdown_table, summary, written
+
+_SIGMAS = (1.6, 3.2, 6.4, 12.8)
+_DATASETS = ("mnist", "fashion-mnist")
+_COLOURS = ("#000000", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is run."""
+
+    setting: NetworkSetting
+    sigmas: tuple[float, ...]
+    slopes: tuple[float, ...]
+
+
+_GRIDS = {
+    "smoke": Grid(NetworkSetting(600, 60, 2), (1.6, 12.8), (0.0, 0.5)),
+    "small": Grid(NetworkSetting(epochs=8), _SIGMAS, (0.0, 1e-3, 1e-2, 1e-1, 0.5)),
+    "full": Grid(NetworkSetting(), _SIGMAS, (0.0, 1e-5, 1e-3, 1e-2, 1e-1, 0.5)),
+}
+
+
+@dataclass(frozen=True)
+class FigureConstantVsDecay:
+    """Test error over the epochs, a panel for each σ."""
+
+    name: str = "figure-constant-vs-decay"
+    title: str = "Constant against decaying step sizes: a CNN on MNIST and Fashion-MNIST"
+
+    def runs(self, profile: Profile, seeds: Sequence[int], known: Known) -> list[Run]:
+        """Return one run a set, σ, c and seed."""
+        grid = _GRIDS[profile.name]
+        return [
+            NetworkRun(grid.setting, dataset, sigma, c, seed)
+            for seed, dataset, sigma, c in product(seeds, _DATASETS, grid.sigmas, grid.slopes)
+        ]
+
+    def section(
+        self, profile: Profile, seeds: Sequence[int], known: Known, paper: Paper | None
+    ) -> Section:
+        """Return a picture and a table for each set."""
+        text, figures = "", {}
+        for dataset in _DATASETS:
+            name = f"{self.name}-{dataset}.png"
+            figures[name] = draw(profile, dataset, seeds, known)
+            text += f"#### {dataset}: test error at the end, percent\n\n"
+            text += _table(profile, dataset, seeds, known)
+            text += f"\n![Test error over the epochs, {dataset}]({name})\n\n"
+        return Section(text, figures)
+
+
+def _seeds_of(
+    grid: Grid, dataset: str, sigma: float, c: float, seeds: Sequence[int]
+) -> list[NetworkRun]:
+    return [NetworkRun(grid.setting, dataset, sigma, c, seed) for seed in seeds]
+
+
+def _table(profile: Profile, dataset: str, seeds: Sequence[int], known: Known) -> str:
+    grid, rows = _GRIDS[profile.name], []
+    for sigma in grid.sigmas:
+        cells = []
+        for c in grid.slopes:
+            found = summary(_seeds_of(grid, dataset, sigma, c, seeds), known, "last")
+            cells.append("–" if found is None else f"{100.0 - found.mean:.2f} ± {found.sd:.2f}")
+        run = _seeds_of(grid, dataset, sigma, grid.slopes[0], seeds)[0]
+        cost = None if run not in known else known[run].epsilon
+        rows.append([f"{sigma:g}", written(cost, ".2f"), *cells])
+    header = ["σ", "real ε", *(f"c = {c:g}" for c in grid.slopes)]
+    return markdown_table(header, rows)
+
+
+def draw(profile: Profile, dataset: str, seeds: Sequence[int], known: Known) -> Figure:
+    """Draw a panel for each σ."""
+    grid = _GRIDS[profile.name]
+    figure = Figure(figsize=(12.0, 4.2 * ((len(grid.sigmas) + 1) // 2)), layout="constrained")
+    panels = figure.subplots((len(grid.sigmas) + 1) // 2, 2, squeeze=False).flat
+    for axes, sigma in zip(panels, grid.sigmas, strict=False):
+        for c, colour in zip(grid.slopes, _COLOURS, strict=False):
+            found = curve(_seeds_of(grid, dataset, sigma, c, seeds), known)
+            if found is not None:
+                epochs = found.steps / grid.setting.steps_per_epoch
+                axes.plot(epochs, 100.0 - found.mean, "o-", color=colour, label=f"c = {c:g}")
+        axes.set(title=f"σ = {sigma:g}", xlabel="epoch", ylabel="test error, %", yscale="log")
+        _draw_cost(axes.twinx(), _seeds_of(grid, dataset, sigma, 0.0, [0])[0])
+        axes.legend(fontsize=8, loc="lower left")
+    return figure
+
+
+def _draw_cost(axes: Axes, run: NetworkRun) -> None:
+    """Draw ε over the epochs, by numerical composition and by the theorem."""
+    own, grey = run.setting, "#999999"
+    epochs = np.arange(1, own.epochs + 1)
+    plan = run.plan()
+    numerical = [plan.spent(int(epoch) * own.steps_per_epoch) for epoch in epochs]
+    theorem = [
+        theory.adp_epsilon(
+            np.ones(int(epoch) * own.steps_per_epoch),
+            sigma=run.sigma * plan.clip_norm / own.batch_size,
+            clip_norm=plan.clip_norm,
+            dataset_size=own.images,
+            batch_size=own.batch_size,
+            delta=DELTA,
+        )
+        for epoch in epochs
+    ]
+    axes.plot(epochs, numerical, color=grey, linestyle="--", label="numerical ε")
+    axes.plot(epochs, theorem, color=grey, linestyle=":", label="the theorem's ε")
+    axes.set(ylabel="ε", yscale="log")
+    axes.legend(fontsize=8, loc="upper right")
+
+
+EXPERIMENT = FigureConstantVsDecay()

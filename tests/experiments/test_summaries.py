@@ -1,0 +1,52 @@
+"""Means, gaps and agreement, and the paper's numbers as they are read."""
+
+import math
+from pathlib import Path
+
+import pytest
+from experiments.reproduction.paper import Cell, read_paper
+from experiments.reproduction.summaries import Agreement, Summary, gap, markdown_table, written
+
+
+def test_means_and_spreads() -> None:
+    found = Summary((60.0, 61.0, 62.0))
+    assert (found.mean, found.sd, str(found)) == (61.0, 1.0, "61.00 ± 1.00")
+    assert math.isclose(found.error, 1.0 / math.sqrt(3.0))
+    assert str(Summary((60.0,))) == "60.00"
+    assert gap(found, Summary((59.0, 60.0))) == 1.5
+    assert gap(None, found) is None
+    assert (written(None), written(1.234, "+.1f")) == ("–", "+1.2")
+
+
+def test_agreement_counts_signs_and_ranks_of_the_cells_that_both_have() -> None:
+    pairs = [(1.0, 2.0), (-1.0, 0.5), (3.0, 9.0), (None, 1.0), (2.0, None)]
+    found = Agreement.of(pairs)
+    assert (found.same_sign, len(found.ours)) == (2, 3)
+    assert math.isclose(found.rank_correlation, 1.0)
+    assert str(found).endswith("2 of 3 cells; rank correlation of the gaps 1.00")
+    upside_down = Agreement.of([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)])
+    assert math.isclose(upside_down.rank_correlation, -1.0)
+    assert math.isnan(Agreement.of([(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]).rank_correlation)
+    assert str(Agreement.of([])) == "no cell is in both"
+
+
+def test_a_markdown_table() -> None:
+    assert markdown_table(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |\n"
+
+
+TABLES = "table,metric,schedule,eps_bar,algorithm,clip_norm,epochs,accuracy,std\n"
+ADAPTIVE = "clip_norm,algorithm,eps_bar,accuracy,std,highest,beta,C\n"
+
+
+def test_the_paper_s_slip_is_read_as_it_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "cifar10_tables.csv").write_text(
+        TABLES + "inverse-sqrt-best,best,inverse_sqrt,0.9,adp,0.5,60,55.59,0.580\n"
+    )
+    (tmp_path / "cifar10_adaptive.csv").write_text(
+        ADAPTIVE + "1.0,dp,0.8,56.24,0.535,57.02,1024,\n"
+    )
+    found = read_paper(tmp_path)
+    assert found[Cell("inverse_sqrt", "best", 0.8, "adp", 0.5, 60)].mean == 55.59
+    assert found[Cell("adaptive", "best", 0.8, "dp", 1.0, 60)].sd == 0.535
+    with pytest.raises(ValueError, match="paper must be a folder with cifar10_tables.csv"):
+        read_paper(tmp_path / "nowhere")
