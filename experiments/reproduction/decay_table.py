@@ -65,11 +65,11 @@ class DecayTable:
     grids: dict[str, DecayGrid]
 
     def runs(self, profile: Profile, seeds: Sequence[int], known: Known) -> list[Run]:
-        """Return all its runs, seed by seed: a part of them is already a table."""
+        """Return all its runs, the shorter ones first."""
         return [
             run
-            for seed, accounting, noise, place in product(
-                seeds, ACCOUNTINGS, NOISES, self._places(profile)
+            for place, seed, accounting, noise in product(
+                self._places(profile), seeds, ACCOUNTINGS, NOISES
             )
             for run in seeds_of(profile, self.schedule, place, noise, accounting, [seed])
         ]
@@ -92,7 +92,8 @@ class DecayTable:
 
     def _places(self, profile: Profile) -> list[Place]:
         grid = self.grids[profile.name]
-        return [Place(*each) for each in product(grid.eps_bars, grid.clip_norms, grid.epochs)]
+        columns = product(grid.epochs, grid.eps_bars, grid.clip_norms)
+        return [Place(eps_bar, clip_norm, epochs) for epochs, eps_bar, clip_norm in columns]
 
 
 @dataclass(frozen=True)

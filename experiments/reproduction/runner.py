@@ -16,6 +16,7 @@ from experiments.reproduction.run import Known, Outcome, Run
 from experiments.reproduction.store import Store
 
 _TOGETHER = 32
+_Timed = tuple[list[Run], list[Outcome], float]
 
 Grid = Callable[[Known], list[Run]]
 """From what is known to the runs that are wanted: a choice among trials comes after them."""
@@ -55,9 +56,7 @@ class Runner:
                         bar.update(task, advance=sum(run.work for run in runs), done=done)
             return known
 
-    def _measured(
-        self, groups: list[list[Run]]
-    ) -> Iterator[tuple[list[Run], list[Outcome], float]]:
+    def _measured(self, groups: list[list[Run]]) -> Iterator[_Timed]:
         if self.jobs == 1:
             yield from map(_timed, groups)
             return
@@ -77,7 +76,7 @@ def _grouped(runs: list[Run]) -> list[list[Run]]:
     ]
 
 
-def _timed(runs: list[Run]) -> tuple[list[Run], list[Outcome], float]:
+def _timed(runs: list[Run]) -> _Timed:
     start = time.perf_counter()
     outcomes = type(runs[0]).measure(runs)
     return runs, outcomes, time.perf_counter() - start

@@ -49,8 +49,8 @@ def test_half_a_last_line_is_left_out_and_taken_away(tmp_path: Path, kept: int) 
 
 def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    with store.writing(), pytest.raises(ValueError, match="no other run is writing to"):
-        with Store(tmp_path, KINDS).writing():
-            pass
+    refused = pytest.raises(ValueError, match="no other run is writing to")
+    with store.writing(), refused, Store(tmp_path, KINDS).writing():
+        pass
     with store.writing():
         pass
