@@ -7,6 +7,7 @@ from experiments import (
     figure2,
     figure3,
     figure_constant_vs_decay,
+    state_of_the_art,
     table_adaptive,
     table_decay_to_zero,
     table_inverse_sqrt,
@@ -15,6 +16,7 @@ from experiments.reproduction.adaptive import AdaptiveRun
 from experiments.reproduction.experiment import Experiment
 from experiments.reproduction.head import HeadRun
 from experiments.reproduction.network import NetworkRun
+from experiments.reproduction.state import StateRun
 
 _ALL: tuple[Experiment, ...] = (
     figure1.EXPERIMENT,
@@ -24,6 +26,9 @@ _ALL: tuple[Experiment, ...] = (
     figure3.EXPERIMENT,
     table_adaptive.EXPERIMENT,
     figure_constant_vs_decay.EXPERIMENT,
+    state_of_the_art.EXPERIMENT,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
-KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (HeadRun, AdaptiveRun, NetworkRun)}
+KINDS: dict[str, type[Any]] = {
+    kind.kind: kind for kind in (HeadRun, AdaptiveRun, NetworkRun, StateRun)
+}

@@ -24,9 +24,10 @@ from dither.validate import InvalidValueError
 
 CACHE_VARIABLE = "DITHER_CACHE"
 _SCALE, _PIECE = 2, 250
-_GROUPS = {1: 27, 3: 27}
-"""Groups of channels that are normalized together, by the colours of the images."""
-_PROJECTION_SEED = 20_210_601
+_GROUPS = 27
+"""Of channels that are normalized together."""
+_SEED = 20_210_601
+"""Of the projection, and of the order of shuffled rows."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,17 @@ class FeatureSet:
             are cut to a fifth as many.
         dimension: of a random projection; None keeps all features.
         length: of every row.
+        mirrored: whether the features of the mirror image are added: what is seen the same way from
+            both sides is then the same row.
+        shuffled: whether the rows are in a random order, so that any part is as good as another.
     """
 
     dataset: str
     images: int | None = None
     dimension: int | None = None
     length: float = 1.0
+    mirrored: bool = False
+    shuffled: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,30 +83,27 @@ def prepare(wanted: FeatureSet, bar: Progress) -> None:
             sealed.unlink(missing_ok=True)
             for old in folder.glob(f"{part}-*.npy"):
                 old.unlink()
-            scattered = _scattered(chosen.inputs, bar, f"{wanted.dataset} {part} features")
-            _write(folder / f"{part}-all.npy", scattered)
             _write(folder / f"{part}-classes.npy", chosen.targets.numpy())
             sealed.write_text(seal)
-        if wanted.dimension is not None:
-            path = _path(wanted, part)
+        for path, images in _sources(wanted, part, chosen.inputs).items():
             if not path.exists():
-                _write(path, _projected(folder / f"{part}-all.npy", wanted.dimension))
+                _write(path, _scattered(images, bar, f"{wanted.dataset} {part} features"))
+        if wanted.dimension is not None and not _path(wanted, part).exists():
+            _write(_path(wanted, part), _projected(wanted, part))
 
 
 @lru_cache(maxsize=1)
 def features(wanted: FeatureSet) -> Features:
     """Return features that were prepared; the last ones are kept in memory."""
-    folder = _folder(wanted)
     read: list[Tensor] = []
     for part in ("train", "test"):
         if wanted.dimension is None:
-            rows = torch.cat(list(_normalized(folder / f"{part}-all.npy")))
+            rows = _whole(wanted, part)
         else:
             rows = torch.from_numpy(np.load(_path(wanted, part)))
-        read += [
-            rows.mul_(wanted.length),
-            torch.from_numpy(np.load(folder / f"{part}-classes.npy")),
-        ]
+        classes = torch.from_numpy(np.load(_folder(wanted) / f"{part}-classes.npy"))
+        order = _order(wanted, len(rows))
+        read += [rows.mul_(wanted.length), classes if order is None else classes[order]]
     return Features(*read)
 
 
@@ -151,23 +154,52 @@ def _scattered(images: Tensor, bar: Progress, title: str) -> NDArray[np.float16]
     return np.concatenate(pieces)
 
 
-def _normalized(path: Path) -> Iterator[Tensor]:
-    scattered = np.load(path, mmap_mode="r")
-    for start in range(0, len(scattered), _PIECE):
-        piece = torch.from_numpy(scattered[start : start + _PIECE].astype(np.float32))
-        groups = _GROUPS[3 if piece.shape[1] == 243 else 1]
-        rows = torch.nn.functional.group_norm(piece, groups).flatten(1)
-        yield torch.nn.functional.normalize(rows, dim=1)
+def _sources(wanted: FeatureSet, part: str, images: Tensor) -> dict[Path, Tensor]:
+    """Return the images whose features are wanted, by the files that keep those."""
+    sources = {_folder(wanted) / f"{part}-all.npy": images}
+    if wanted.mirrored:
+        sources[_folder(wanted) / f"{part}-mirrored.npy"] = images.flip(-1)
+    return sources
 
 
-def _projected(path: Path, dimension: int) -> NDArray[np.float32]:
+def _normalized(wanted: FeatureSet, part: str) -> Iterator[Tensor]:
+    """Yield rows of length 1, some at a time."""
+    files = [_folder(wanted) / f"{part}-all.npy"]
+    if wanted.mirrored:
+        files.append(_folder(wanted) / f"{part}-mirrored.npy")
+    sources = [np.load(file, mmap_mode="r") for file in files]
+    for start in range(0, len(sources[0]), _PIECE):
+        pieces = [torch.from_numpy(s[start : start + _PIECE].astype(np.float32)) for s in sources]
+        rows = sum(torch.nn.functional.group_norm(piece, _GROUPS).flatten(1) for piece in pieces)
+        yield torch.nn.functional.normalize(torch.as_tensor(rows), dim=1)
+
+
+def _whole(wanted: FeatureSet, part: str) -> Tensor:
+    """Return all rows; they are many, so each is written where it belongs at once."""
+    count = len(np.load(_folder(wanted) / f"{part}-classes.npy"))
+    order, start, rows = _order(wanted, count), 0, None
+    places = torch.arange(count) if order is None else torch.argsort(order)
+    for piece in _normalized(wanted, part):
+        if rows is None:
+            rows = torch.empty(count, piece.shape[1])
+        rows[places[start : start + len(piece)]] = piece
+        start += len(piece)
+    return torch.as_tensor(rows)
+
+
+def _order(wanted: FeatureSet, count: int) -> Tensor | None:
+    if not wanted.shuffled:
+        return None
+    return torch.from_numpy(np.random.default_rng(_SEED).permutation(count))
+
+
+def _projected(wanted: FeatureSet, part: str) -> NDArray[np.float32]:
     """Return the features after a random projection, again of length 1."""
     projection, pieces = None, []
-    for rows in _normalized(path):
+    for rows in _normalized(wanted, part):
         if projection is None:
-            normals = np.random.default_rng(_PROJECTION_SEED).standard_normal(
-                (rows.shape[1], dimension), np.float32
-            )
+            shape = rows.shape[1], wanted.dimension or 0
+            normals = np.random.default_rng(_SEED).standard_normal(shape, np.float32)
             projection = torch.from_numpy(normals)
         pieces.append(torch.nn.functional.normalize(rows @ projection, dim=1).numpy())
     return np.concatenate(pieces)

@@ -13,9 +13,7 @@ from experiments.reproduction.noises import Mechanism
 from experiments.reproduction.run import Outcome
 from experiments.reproduction.side_by_side import train_side_by_side
 
-BATCH, DIMENSION, LENGTH = 256, 1000, 10.0
-"""The paper's batches; the projection's columns; and the length of a row of features, for which the
-first gradients are about as long as the larger of the paper's clip norms."""
+BATCH, DIMENSION = 256, 1000
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,9 @@ class HeadRun:
 
 
 def head_features(setting: HeadSetting) -> FeatureSet:
-    """Return which features the head is trained on."""
-    return FeatureSet("cifar10", setting.images, setting.dimension, LENGTH)
+    """Return which features the head is trained on: so long that each is about 1 in size."""
+    length = math.sqrt(setting.dimension)
+    return FeatureSet("cifar10", setting.images, setting.dimension, length)
 
 
 def head_outcomes(

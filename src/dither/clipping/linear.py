@@ -53,7 +53,12 @@ class DenseRows:
     """
 
     def __init__(self, values: Tensor) -> None:
-        norms = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
+        # Piece by piece: all of it in float64 at once would be twice as large as the data.
+        pieces = [
+            torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64)
+            for piece in values.split(_PIECE)
+        ]
+        norms = torch.cat(pieces)
         finite = torch.isfinite(norms)
         if not finite.all():
             values, norms = torch.where(finite[:, None], values, 0.0), norms.where(finite, 0.0)

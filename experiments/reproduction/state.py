@@ -1,0 +1,133 @@
+"""A linear model on all scattering features, trained as well as dither can."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+import dither
+from dither.schedules import Linear, Stairs
+from dither.training import softmax_residuals, train_linear
+from experiments.reproduction.features import Features, FeatureSet, features
+from experiments.reproduction.noises import DELTA
+from experiments.reproduction.run import Outcome
+
+BATCH, CLIP_NORM, MOMENTUM, LEVELS = 8192, 0.1, 0.9, 20
+HELD_OUT = 0.1
+"""The share of the training images on which settings are chosen."""
+_STANDARDIZING = 0.04
+"""The share of the steps that release means and not gradients."""
+_WORK = 2e-4
+"""Of one feature of one step of a full batch, in steps of the linear head."""
+
+
+@dataclass(frozen=True)
+class StateSetting:
+    """What all runs on one set have in common.
+
+    Attributes:
+        dataset: its name.
+        mirrored: whether features are those of an image and of its mirror image, added up.
+        images: how many training images, None for all.
+        batch_size: m.
+    """
+
+    dataset: str
+    mirrored: bool
+    images: int | None = None
+    batch_size: int = BATCH
+
+
+@dataclass(frozen=True)
+class StateRun:
+    """One training; ε None is without noise or clipping.
+
+    Attributes:
+        setting: set and features.
+        epsilon: ε at δ = 1e-5.
+        steps: T.
+        rate: the first step's size times the clip norm.
+        is_trial: trained on nine tenths of the training images and measured on the rest.
+        seed: of sampling and noise.
+    """
+
+    kind: ClassVar[str] = "state"
+    setting: StateSetting
+    epsilon: float | None
+    steps: int
+    rate: float
+    is_trial: bool
+    seed: int
+
+    @property
+    def work(self) -> float:
+        """Its steps, by their size."""
+        width = 15_552 if self.setting.dataset == "cifar10" else 3_969
+        return self.steps * width * self.setting.batch_size / BATCH * _WORK * 100.0
+
+    @property
+    def features(self) -> FeatureSet:
+        """All features of the set, in a random order."""
+        own = self.setting
+        return FeatureSet(own.dataset, own.images, mirrored=own.mirrored, shuffled=True)
+
+    @property
+    def group(self) -> Hashable:
+        """None can be trained beside it."""
+        return self
+
+    @classmethod
+    def measure(cls, runs: Sequence["StateRun"]) -> list[Outcome]:
+        """Train, and measure at the quarters of the way."""
+        return [run._measured() for run in runs]
+
+    def plan(self, dataset_size: int) -> dither.Plan:
+        """Return the plan: step sizes that fall linearly, optimal noise."""
+        clip_norm = CLIP_NORM
+        falling = Stairs(Linear(self.rate / clip_norm, self.rate / clip_norm / 20.0), LEVELS)
+        m = min(self.setting.batch_size, dataset_size)
+        if self.epsilon is None:
+            return dither.Plan.unsafe_without_noise(
+                steps=self.steps, dataset_size=dataset_size, batch_size=m, stepsizes=falling
+            )
+        return dither.plan(
+            epsilon=self.epsilon,
+            delta=DELTA,
+            dataset_size=dataset_size,
+            batch_size=m,
+            steps=self.steps,
+            clip_norm=clip_norm,
+            stepsizes=falling,
+        )
+
+    def _measured(self) -> Outcome:
+        torch.set_num_threads(1)
+        rows, targets, test, test_targets = self._parts(features(self.features))
+        result = train_linear(
+            rows,
+            softmax_residuals(targets.numpy()),
+            self.plan(len(rows)),
+            outputs=10,
+            constant=0.1,
+            momentum=MOMENTUM,
+            standardizing=max(1, round(_STANDARDIZING * self.steps)),
+            averaging="tail",
+            evaluate=dither.Public((test, test_targets)),
+            every=max(1, self.steps // 4),
+            seed=self.seed,
+        )
+        accuracies = tuple(round(100.0 * row.metrics["accuracy"], 2) for row in result.history)
+        cost = result.bound.epsilon if result.bound.is_upper_bound else None
+        return Outcome(tuple(row.step for row in result.history), accuracies, cost, {})
+
+    def _parts(self, held: Features) -> tuple[torch.Tensor, ...]:
+        if not self.is_trial:
+            return held.train, held.train_targets, held.test, held.test_targets
+        kept = len(held.train) - round(HELD_OUT * len(held.train))
+        return (
+            held.train[:kept],
+            held.train_targets[:kept],
+            held.train[kept:].clone(),
+            held.train_targets[kept:],
+        )

@@ -1,0 +1,120 @@
+"""The paper's experiments from the command line: the smoke profile, killed and resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.refusals import complaint
+
+from dither.cli import main
+from dither.data import directory
+
+EXPERIMENTS = (
+    "figure1", "figure2", "table-decay-to-zero", "table-inverse-sqrt", "figure3", "table-adaptive",
+    "figure-constant-vs-decay", "state-of-the-art",
+)  # fmt: skip
+has_data = all((directory() / name).exists() for name in ("cifar10", "mnist", "fashion-mnist"))
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "runs.jsonl"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def key(line: dict[str, Any]) -> str:
+    return json.dumps([line["kind"], line["run"]], sort_keys=True)
+
+
+def results(found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {key(line): (line["accuracies"], line["epsilon"]) for line in found}
+
+
+def begun(folder: Path, *more: str) -> "subprocess.Popen[str]":
+    argv = [sys.executable, "-m", "dither", "reproduce", *more, "--out", str(folder)]
+    return subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+@pytest.mark.skipif(not has_data, reason="DITHER_DATA has not all of the paper's sets")
+def test_the_smoke_profile_is_killed_resumed_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DITHER_CACHE", str(tmp_path / "cache"))
+    folder, smoke = tmp_path / "runs", ("all", "--profile", "smoke")
+    killed = begun(folder, *smoke, "--jobs", "2")
+    deadline = time.monotonic() + 300.0
+    while len(lines(folder)) < 4 and killed.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    before = lines(folder)
+    assert len(before) >= 4
+
+    resumed = begun(folder, *smoke, "--jobs", "2", "--resume")
+    out, err = resumed.communicate(timeout=300)
+    assert resumed.returncode == 0, err
+    after = lines(folder)
+    assert after[: len(before)] == before
+    assert max(Counter(map(key, after)).values()) == 1
+    assert all(line["commit"] and line["seconds"] >= 0.0 for line in after)
+    assert {line["versions"]["torch"] for line in after}
+
+    # One job, from the start, another grid around them: the same numbers.
+    alone = tmp_path / "alone"
+    argv = ["reproduce", "table-decay-to-zero", "--profile", "smoke", "--jobs", "1"]
+    assert main([*argv, "--out", str(alone)]) == 0
+    together = results(after)
+    assert results(lines(alone)).items() <= together.items()
+
+    assert main(["reproduce", "report", "--profile", "smoke", "--out", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith("report.md\n")
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    for name in EXPERIMENTS:
+        assert f"`dither reproduce {name}`" in report
+    for picture in (part.split(")")[0] for part in report.split("](")[1:]):
+        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
+    assert out.count("gap optimal − uniform") > 4
+
+
+def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "list", "--profile", "small"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*EXPERIMENTS]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("figure9", "name must be one of all, figure-constant-vs-decay, "),
+        ("list --profile huge", "profile must be one of full, small, smoke, got 'huge'"),
+        ("figure2 --seeds 0", "seeds must be"),
+        ("figure2 --jobs 0", "jobs must be"),
+        ("figure2 --jobs two", "invalid int value: 'two'"),
+        ("report --out nowhere", "out must be a folder with finished runs, got 'nowhere'"),
+        ("figure2 --paper nowhere", "paper must be a folder with cifar10_tables.csv"),
+    ],
+)
+def test_bad_input_is_one_line(
+    argv: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert message in complaint(["reproduce", *argv.split()], capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_runs_are_not_mixed_with_new_ones_by_accident(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.jsonl").write_text('{"kind": "head"}\n')
+    said = complaint(["reproduce", "figure2", "--out", str(tmp_path)], capsys)
+    assert "unless --resume is given" in said
+    assert "with 1 finished runs" in said

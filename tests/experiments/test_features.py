@@ -1,0 +1,83 @@
+"""Scattering features: of the right length, each image by itself, fresh when images change."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from experiments.reproduction import features as module
+from experiments.reproduction.features import FeatureSet, features, prepare
+from rich.progress import Progress
+
+from dither.data import Examples, Split
+
+WANTED = FeatureSet("toys", images=12, dimension=7, length=3.0)
+
+
+def toys(seed: int) -> Split:
+    def some(count: int) -> Examples:
+        random = torch.Generator().manual_seed(seed + count)
+        images = torch.rand(count, 1, 16, 16, generator=random)
+        return Examples(images, torch.arange(count) % 3, ["a", "b", "c"])
+
+    return Split(some(20), some(6))
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DITHER_CACHE", str(tmp_path))
+    features.cache_clear()
+    return tmp_path
+
+
+def prepared(wanted: FeatureSet, split: Split, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(module, "load", lambda name: split)
+    features.cache_clear()
+    with Progress(disable=True) as bar:
+        prepare(wanted, bar)
+    return features(wanted)
+
+
+def test_rows_have_the_length_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = prepared(WANTED, toys(0), monkeypatch)
+    assert found.train.shape == (12, 7)
+    assert found.test.shape == (2, 7)
+    assert torch.allclose(found.train.norm(dim=1), torch.tensor(3.0))
+    whole = prepared(FeatureSet("toys"), toys(0), monkeypatch)
+    assert whole.train.shape == (20, 81 * 4 * 4)
+    assert torch.allclose(whole.test.norm(dim=1), torch.tensor(1.0))
+
+
+def test_a_record_s_features_do_not_depend_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = toys(0)
+    found = prepared(FeatureSet("toys"), split, monkeypatch)
+    changed = split.train.inputs.clone()
+    changed[1:] = 0.0
+    other = Split(Examples(changed, split.train.targets, split.train.classes), split.test)
+    again = prepared(FeatureSet("toys"), other, monkeypatch)
+    assert torch.equal(again.train[0], found.train[0])
+    assert not torch.equal(again.train[1], found.train[1])
+
+
+def test_the_cache_is_used_while_the_images_are_the_same(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = prepared(WANTED, toys(0), monkeypatch)
+    files = sorted(place.rglob("*.npy"))
+    assert files
+    times = [file.stat().st_mtime_ns for file in files]
+    again = prepared(WANTED, toys(0), monkeypatch)
+    assert [file.stat().st_mtime_ns for file in files] == times
+    assert torch.equal(again.train, found.train)
+    others = prepared(WANTED, toys(5), monkeypatch)
+    assert not torch.equal(others.train, found.train)
+    assert not list(place.rglob("*.unfinished"))
+
+
+def test_projected_angles_are_about_those_of_all_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = prepared(FeatureSet("toys"), toys(0), monkeypatch)
+    wide = prepared(FeatureSet("toys", dimension=4000), toys(0), monkeypatch)
+    error = wide.train @ wide.train.T - whole.train @ whole.train.T
+    # A product of random projections to k columns is off by at most about √(2/k).
+    assert np.abs(error.numpy()).max() < 5.0 * np.sqrt(2.0 / 4000)
