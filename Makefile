@@ -6,12 +6,14 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 # Where MNIST and the like are, for the tests, benchmarks and experiments that use them.
 export DITHER_DATA ?= $(firstword $(wildcard ../shared/data) data)
+# Where the paper's tables are as CSV, for the report that sets them beside ours.
+export DITHER_PAPER ?= $(wildcard ../shared/paper)
 # Two workers on two cores: more threads would only wait for each other.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage lint bench experiments evidence clean
+.PHONY: help setup demo test coverage lint bench experiments reproduce evidence clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +49,10 @@ experiments: $(READY) ## training on MNIST and Fashion-MNIST; results go to expe
 	$(BIN)/python -m experiments.noise_shapes
 	$(BIN)/python -m experiments.adaptive_leak
 	$(BIN)/python -m experiments.estimator_defaults
+
+reproduce: $(READY) ## the paper's tables and figures, about three hours of two cores; it resumes
+	$(BIN)/dither reproduce all --profile small --resume
+	$(BIN)/dither reproduce report --profile small
 
 evidence: $(READY) ## the long checks: many more random cases than `make test` draws
 	$(ONE_THREAD) HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"

@@ -46,7 +46,7 @@ class Grid:
 
 
 _GRIDS = {
-    "smoke": Grid(500, 200, dict.fromkeys(_MIRRORED, (20,)), (200.0,)),
+    "smoke": Grid(200, 100, dict.fromkeys(_MIRRORED, (10,)), (200.0,)),
     "small": Grid(
         None, 8192, {"mnist": (400,), "fashion-mnist": (400,), "cifar10": (300,)},
         (400.0, 800.0, 1600.0, 3200.0),

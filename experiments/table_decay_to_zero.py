@@ -11,7 +11,7 @@ EXPERIMENT = DecayTable(
     title="Step sizes η_t = 0.1 − α_T·√t: best and last iterate",
     schedule="sqrt_to_zero",
     grids={
-        "smoke": DecayGrid((0.8, 3.2), (1.0, 2.5), (2,)),
+        "smoke": DecayGrid((0.8, 3.2), (2.5,), (2,)),
         "small": DecayGrid((0.8, 1.6, 3.2, 6.4), (1.0, 2.5), (60, 120, 200)),
         "full": DecayGrid((0.8, 1.2, 1.6, 3.2, 6.4), (0.5, 1.0, 2.5), (60, 120, 200)),
     },

@@ -29,7 +29,7 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("smoke", 2, HeadSetting(images=1000, batch_size=50, dimension=40, every=20)),
+        Profile("smoke", 2, HeadSetting(images=200, batch_size=20, dimension=40, every=10)),
         Profile("small", 3, HeadSetting()),
         Profile("full", 5, HeadSetting(every=20)),
     )

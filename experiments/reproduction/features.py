@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 from torch import Tensor
 
-from dither.data import Examples, load
+from dither.data import Examples, Split, load
 from dither.validate import InvalidValueError
 
 CACHE_VARIABLE = "DITHER_CACHE"
@@ -68,7 +69,7 @@ def prepare(wanted: FeatureSet, bar: Progress) -> None:
 
     What is in the cache is used only if it was made of the very images that are there now.
     """
-    split = load(wanted.dataset)
+    split = _images(wanted.dataset)
     if split.test is None:
         raise InvalidValueError(f"{wanted.dataset} must have test images, got none")
     folder = _folder(wanted)
@@ -107,6 +108,11 @@ def features(wanted: FeatureSet) -> Features:
     return Features(*read)
 
 
+@lru_cache(maxsize=1)
+def _images(dataset: str) -> Split:
+    return load(dataset)
+
+
 def cache() -> Path:
     """Return where features are kept: $DITHER_CACHE, else the user's cache folder."""
     if os.environ.get(CACHE_VARIABLE):
@@ -139,11 +145,7 @@ def _seal(examples: Examples) -> str:
 
 def _scattered(images: Tensor, bar: Progress, title: str) -> NDArray[np.float16]:
     """Return images × channels × height × width."""
-    # kymatio's own torch module imports a name that SciPy has removed; this one does not.
-    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
-
-    height, width = images.shape[-2:]
-    transform = ScatteringTorch2D(J=_SCALE, shape=(height, width))
+    transform = _transform(*images.shape[-2:])
     task, pieces = bar.add_task(title, total=len(images), done=0, all=len(images)), []
     for piece in images.float().split(_PIECE):
         channels = transform(piece.contiguous()).flatten(1, -3)
@@ -152,6 +154,14 @@ def _scattered(images: Tensor, bar: Progress, title: str) -> NDArray[np.float16]
         bar.update(task, completed=done, done=done)
     bar.remove_task(task)
     return np.concatenate(pieces)
+
+
+@lru_cache(maxsize=2)
+def _transform(height: int, width: int) -> Any:
+    # kymatio's own torch module imports a name that SciPy has removed; this one does not.
+    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+
+    return ScatteringTorch2D(J=_SCALE, shape=(height, width))
 
 
 def _sources(wanted: FeatureSet, part: str, images: Tensor) -> dict[Path, Tensor]:

@@ -50,7 +50,8 @@ def reproduced(
             f"out must be a folder without runs unless --resume is given, got {str(folder)!r} with "
             f"{found:,} finished runs"
         )
-    command = f"dither reproduce {' '.join(names)} --profile {profile.name} --seeds {len(seeds)}"
+    what = "all" if list(names) == list(EXPERIMENTS) else " ".join(names)
+    command = f"dither reproduce {what} --profile {profile.name} --seeds {len(seeds)}"
     made = origin(command, ("torch", "numpy", "kymatio"))
     known = Runner(store, jobs, made).complete(
         lambda known: _runs(names, profile, seeds, known), "training"

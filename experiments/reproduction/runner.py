@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from experiments.reproduction.features import prepare
+from experiments.reproduction.features import FeatureSet, prepare
 from experiments.reproduction.run import Known, Outcome, Run
 from experiments.reproduction.store import Store
 
@@ -39,12 +41,13 @@ class Runner:
     def complete(self, grid: Grid, title: str) -> Known:
         """Do all runs of a grid that are not in the store; return all that is known."""
         with self.store.writing():
-            known = self.store.read()
+            known, ready = self.store.read(), set[FeatureSet]()
             while missing := [run for run in dict.fromkeys(grid(known)) if run not in known]:
                 with _bar() as bar:
-                    for wanted in dict.fromkeys(run.features for run in missing):
-                        if wanted is not None:
-                            prepare(wanted, bar)
+                    wanted = {run.features for run in missing if run.features is not None}
+                    for each in sorted(wanted - ready, key=repr):
+                        prepare(each, bar)
+                    ready |= wanted
                     work = sum(run.work for run in missing)
                     task = bar.add_task(title, total=work, done=0, all=len(missing))
                     for runs, outcomes, seconds in self._measured(_grouped(missing)):
@@ -60,8 +63,28 @@ class Runner:
         if self.jobs == 1:
             yield from map(_timed, groups)
             return
-        with _one_thread(), multiprocessing.get_context("spawn").Pool(self.jobs) as pool:
-            yield from pool.imap_unordered(_timed, groups)
+        spawn = multiprocessing.get_context("spawn")
+        with (
+            _one_thread(),
+            ProcessPoolExecutor(self.jobs, spawn, _end_with, (os.getpid(),)) as pool,
+        ):
+            begun = [pool.submit(_timed, group) for group in groups]
+            try:
+                for finished in as_completed(begun):
+                    yield finished.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with(parent: int) -> None:
+    """Let a process end when the one that began it was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _grouped(runs: list[Run]) -> list[list[Run]]:

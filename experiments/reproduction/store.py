@@ -44,18 +44,26 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep every other writer out, and take away half a last line."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        """Keep every other writer out, and take away half a last line; leave no empty file."""
+        folder = self._path.parent
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
         with self._path.open("a+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as taken:
                 raise InvalidValueError(
-                    f"out must be a folder that no other run is writing to, got {self._path.parent}"
+                    f"out must be a folder that no other run is writing to, got {str(folder)!r}"
                 ) from taken
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
-            yield
+            try:
+                yield
+            finally:
+                if self._path.stat().st_size == 0:
+                    self._path.unlink()
+                    if is_new:
+                        folder.rmdir()
 
     def add(self, run: Run, outcome: Outcome, origin: dict[str, Any]) -> None:
         """Write a finished run."""

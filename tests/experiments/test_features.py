@@ -28,12 +28,14 @@ def toys(seed: int) -> Split:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DITHER_CACHE", str(tmp_path))
     features.cache_clear()
+    module._images.cache_clear()
     return tmp_path
 
 
 def prepared(wanted: FeatureSet, split: Split, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "load", lambda name: split)
     features.cache_clear()
+    module._images.cache_clear()
     with Progress(disable=True) as bar:
         prepare(wanted, bar)
     return features(wanted)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import dither
@@ -38,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the runs and the report (default: experiments/records/PROFILE)",
     )  # fmt: skip
     parser.add_argument(
+        "--data-dir",
+        default=argparse.SUPPRESS,
+        help="where the standard sets are; else $DITHER_DATA, else ./data",
+    )
+    parser.add_argument(
         "--paper",
         type=Path,
         default=argparse.SUPPRESS,
@@ -45,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     """List, run or report."""
     _find_experiments()
     from experiments.reproduction import reproducing
@@ -58,17 +64,27 @@ def run(arguments: argparse.Namespace) -> None:
     folder = getattr(arguments, "out", _ROOT / "experiments" / "records" / profile.name)
     if what == "list":
         sys.stdout.write(reproducing.listed(profile, seeds) + "\n")
-        return
+        return 0
     paper = getattr(arguments, "paper", os.environ.get(_PAPER_VARIABLE) or None)
     if what == "report":
         sys.stdout.write(reproducing.report(folder, profile, seeds, paper) + "\n")
-        return
+        return 0
+    if hasattr(arguments, "data_dir"):
+        os.environ["DITHER_DATA"] = arguments.data_dir  # the processes that train read it there
     names = list(EXPERIMENTS) if what == "all" else [what]
     jobs = validate.count(jobs=arguments.jobs)
-    text = reproducing.reproduced(
-        names, profile, seeds, folder=folder, jobs=jobs, resume=arguments.resume, paper=paper
-    )
+    try:
+        text = reproducing.reproduced(
+            names, profile, seeds, folder=folder, jobs=jobs, resume=arguments.resume, paper=paper
+        )
+    except BrokenProcessPool:
+        sys.stderr.write(
+            "dither reproduce: a process that trained was ended from outside, perhaps for want of "
+            "memory; what is finished is saved, and --resume goes on\n"
+        )
+        return 1
     sys.stdout.write(text + "\n")
+    return 0
 
 
 def _find_experiments() -> None:
