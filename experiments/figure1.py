@@ -107,7 +107,8 @@ def draw_accuracies(profile: Profile, seeds: Sequence[int], known: Known) -> Fig
         place = _PLACES[profile.name]
         draw_accuracy(axes, profile, _SCHEDULE, place, accounting, seeds, known)
         axes.set_title(ACCOUNTING_NAMES[accounting], fontsize=9)
-    panels[0].legend(fontsize=8)
+    if panels[0].get_lines():
+        panels[0].legend(fontsize=8)
     return figure
 
 

@@ -65,11 +65,15 @@ def draw(profile: Profile, accounting: str, seeds: Sequence[int], known: Known) 
         axes, place = panels[row][column], Place(_EPS_BAR, clip_norm, own)
         draw_accuracy(axes, profile, _SCHEDULE, place, accounting, seeds, known)
         behind = axes.twinx()
-        draw_noise(behind, profile, _SCHEDULE, place, accounting)
-        axes.set_title(
-            f"C_G = {clip_norm:g}, {own} epochs (thin lines: noise, right scale)", fontsize=9
+        draw_noise(behind, profile, _SCHEDULE, place, accounting, width=0.6)
+        axes.set_title(f"C_G = {clip_norm:g}, {own} epochs", fontsize=10)
+        if column > 0:
+            axes.set_ylabel("")
+        behind.set_ylabel(
+            "noise on a parameter (thin lines)" if column == len(_CLIP_NORMS) - 1 else ""
         )
-    panels[0][0].legend(fontsize=8, loc="lower right")
+    if panels[0][0].get_lines():
+        panels[0][0].legend(fontsize=8, loc="center right")
     return figure
 
 

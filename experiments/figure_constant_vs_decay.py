@@ -105,7 +105,8 @@ def draw(profile: Profile, dataset: str, seeds: Sequence[int], known: Known) -> 
                 axes.plot(epochs, 100.0 - found.mean, "o-", color=colour, label=f"c = {c:g}")
         axes.set(title=f"σ = {sigma:g}", xlabel="epoch", ylabel="test error, %", yscale="log")
         _draw_cost(axes.twinx(), _seeds_of(grid, dataset, sigma, 0.0, [0])[0])
-        axes.legend(fontsize=8, loc="lower left")
+        if axes.get_lines():
+            axes.legend(fontsize=8, loc="lower left")
     return figure
 
 

@@ -40,20 +40,14 @@ def reaching(run: HeadRun) -> NDArray[np.float64]:
     return np.asarray(eta * z * run.clip_norm / run.setting.batch_size)
 
 
-def draw_noise(axes: Axes, profile: Profile, schedule: str, place: Place, accounting: str) -> None:
+def draw_noise(
+    axes: Axes, profile: Profile, schedule: str, place: Place, accounting: str, width: float = 1.5
+) -> None:
     """Draw the noise that reaches the parameters, a line a noise."""
     for noise in NOISES:
-        run = seeds_of(profile, schedule, place, noise, accounting, [0])[0]
-        values = reaching(run)
-        label = NOISE_NAMES[noise]
-        axes.plot(
-            range(1, values.size + 1),
-            values,
-            alpha=0.45,
-            linewidth=1.0,
-            label=label,
-            **line_of(noise),
-        )
+        values = reaching(seeds_of(profile, schedule, place, noise, accounting, [0])[0])
+        steps = range(1, values.size + 1)
+        axes.plot(steps, values, linewidth=width, label=NOISE_NAMES[noise], **line_of(noise))
     axes.set(xlabel="iteration t", ylabel="noise on a parameter, η_t·C_G·z_t/m", yscale="log")
 
 
