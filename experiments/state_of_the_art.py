@@ -48,12 +48,12 @@ class Grid:
 _GRIDS = {
     "smoke": Grid(200, 100, dict.fromkeys(_MIRRORED, (10,)), (200.0,)),
     "small": Grid(
-        None, 8192, {"mnist": (400,), "fashion-mnist": (400,), "cifar10": (300,)},
-        (400.0, 800.0, 1600.0, 3200.0),
+        None, 8192, {"mnist": (400,), "fashion-mnist": (400,), "cifar10": (200,)},
+        (100.0, 200.0, 400.0, 800.0),
     ),
     "full": Grid(
         None, 8192, dict.fromkeys(_MIRRORED, (200, 400, 800)),
-        (200.0, 400.0, 800.0, 1600.0, 3200.0, 6400.0),
+        (50.0, 100.0, 200.0, 400.0, 800.0, 1600.0),
     ),
 }  # fmt: skip
 
