@@ -17,6 +17,7 @@ from experiments.reproduction.paper import Cell, Paper
 from experiments.reproduction.run import Known, Run
 from experiments.reproduction.summaries import (
     Agreement,
+    Gap,
     gap,
     markdown_table,
     summary,
@@ -149,7 +150,7 @@ def _paper_cell(paper: Paper, eps_bar: float, clip_norm: float, noise: str) -> s
 def _agreement(
     profile: Profile, rule: str, seeds: Sequence[int], known: Known, paper: Paper
 ) -> Agreement:
-    pairs: list[tuple[float | None, float | None]] = []
+    pairs: list[tuple[Gap | None, float | None]] = []
     grid = _GRIDS[profile.name]
     for eps_bar, clip_norm in product(grid.eps_bars, grid.clip_norms):
         ours, theirs = {}, {}

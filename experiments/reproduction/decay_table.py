@@ -15,6 +15,7 @@ from experiments.reproduction.paper import Cell, Number, Paper
 from experiments.reproduction.run import Known, Run
 from experiments.reproduction.summaries import (
     Agreement,
+    Gap,
     Summary,
     gap,
     markdown_table,
@@ -115,7 +116,7 @@ class _Filled:
         runs = seeds_of(self.profile, schedule, place, noise, accounting, self.seeds)
         return summary(runs, self.known, metric)
 
-    def gap(self, place: Place, noise: str, accounting: str, metric: str) -> float | None:
+    def gap(self, place: Place, noise: str, accounting: str, metric: str) -> Gap | None:
         ours = self.summary(place, noise, accounting, metric)
         return gap(ours, self.summary(place, "uniform", accounting, metric))
 
@@ -172,8 +173,8 @@ class _Filled:
             found = [self.summary(place, noise, accounting, metric) for place in places]
             yield NOISE_NAMES[noise], [written(each) for each in found]
         for noise in ("matched", "optimal"):
-            gaps = [self.gap(place, noise, accounting, metric) for place in places]
-            yield f"gap {noise} − uniform", [written(each, "+.2f") for each in gaps]
+            ahead = [self.gap(place, noise, accounting, metric) for place in places]
+            yield f"gap {noise} − uniform", [written(each) for each in ahead]
         if self.paper is not None:
             for noise, algorithm in (("uniform", "DP-SGD"), ("matched", "ADP-SGD")):
                 numbers = [self.paper_number(place, noise, metric) for place in places]
@@ -197,17 +198,18 @@ class _Filled:
         names = [f"ε̄ {p.eps_bar:g}, C {p.clip_norm:g}, {p.epochs} ep." for p in places]
         for noise in ("matched", "optimal"):
             found = [self.gap(place, noise, "real", "last") for place in places]
-            shown = [(i, value) for i, value in enumerate(found) if value is not None]
+            shown = [(i, each) for i, each in enumerate(found) if each is not None]
             look = NOISE_LOOKS[noise]
-            axes.plot(
-                [i for i, _ in shown], [value for _, value in shown], look["marker"],
-                color=look["color"], label=NOISE_NAMES[noise],
+            axes.errorbar(
+                [i for i, _ in shown], [each.mean for _, each in shown],
+                [each.error for _, each in shown], fmt=look["marker"], color=look["color"],
+                label=NOISE_NAMES[noise],
             )  # fmt: skip
         if self.paper is not None:
             numbers = [self.paper_gap(place, "last") for place in places]
-            shown = [(i, value) for i, value in enumerate(numbers) if value is not None]
+            theirs = [(i, value) for i, value in enumerate(numbers) if value is not None]
             axes.plot(
-                [i for i, _ in shown], [value for _, value in shown], "x", color="#555555",
+                [i for i, _ in theirs], [value for _, value in theirs], "x", color="#555555",
                 label="the paper's own",
             )  # fmt: skip
         axes.axhline(0.0, color="black", linewidth=0.8)

@@ -42,9 +42,29 @@ def summary(runs: Iterable[Run], known: Known, metric: str) -> Summary | None:
     return Summary(values) if values else None
 
 
-def gap(one: Summary | None, other: Summary | None) -> float | None:
-    """Return by how much the first is ahead."""
-    return None if one is None or other is None else one.mean - other.mean
+@dataclass(frozen=True)
+class Gap:
+    """By how much one noise is ahead of another, in points.
+
+    Attributes:
+        mean: over the seeds.
+        error: the standard error of that. Runs of one seed draw the same records and normals, so
+            it is of the differences seed by seed, which vary less than either noise alone.
+    """
+
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f}" + ("" if math.isnan(self.error) else f" ± {self.error:.2f}")
+
+
+def gap(one: Summary | None, other: Summary | None) -> Gap | None:
+    """Return by how much the first is ahead; both have the same seeds in the same order."""
+    if one is None or other is None or len(one.values) != len(other.values):
+        return None
+    ahead = Summary(tuple(a - b for a, b in zip(one.values, other.values, strict=True)))
+    return Gap(ahead.mean, ahead.error)
 
 
 def written(value: object, spec: str = "") -> str:
@@ -60,9 +80,9 @@ class Agreement:
     paper: tuple[float, ...]
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[float | None, float | None]]) -> "Agreement":
+    def of(cls, pairs: Sequence[tuple[Gap | None, float | None]]) -> "Agreement":
         """Return the cells that both have."""
-        both = [(one, two) for one, two in pairs if one is not None and two is not None]
+        both = [(one.mean, two) for one, two in pairs if one is not None and two is not None]
         return cls(tuple(one for one, _ in both), tuple(two for _, two in both))
 
     @property

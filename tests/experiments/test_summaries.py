@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from experiments.reproduction.paper import Cell, read_paper
-from experiments.reproduction.summaries import Agreement, Summary, gap, markdown_table, written
+from experiments.reproduction.summaries import Agreement, Gap, Summary, gap, markdown_table, written
 
 
 def test_means_and_spreads() -> None:
@@ -13,24 +13,34 @@ def test_means_and_spreads() -> None:
     assert (found.mean, found.sd, str(found)) == (61.0, 1.0, "61.00 ± 1.00")
     assert math.isclose(found.error, 1.0 / math.sqrt(3.0))
     assert str(Summary((60.0,))) == "60.00"
-    assert gap(found, Summary((59.0, 60.0))) == 1.5
     assert gap(None, found) is None
-    assert (written(None), written(1.234, "+.1f")) == ("–", "+1.2")
+    assert gap(found, Summary((59.0, 60.0))) is None
+
+
+def test_gaps_are_paired_by_seed() -> None:
+    other = Summary((59.0, 60.0, 61.5))
+    ahead = gap(Summary((60.0, 61.0, 62.0)), other)
+    assert ahead is not None
+    assert math.isclose(ahead.mean, 2.5 / 3.0)
+    assert math.isclose(ahead.error, math.sqrt(((1 / 6) ** 2 * 2 + (1 / 3) ** 2) / 2 / 3))
+    assert str(ahead) == "+0.83 ± 0.17"
+    assert str(gap(Summary((60.0,)), Summary((61.0,)))) == "-1.00"
 
 
 def test_agreement_counts_signs_and_ranks_of_the_cells_that_both_have() -> None:
-    pairs = [(1.0, 2.0), (-1.0, 0.5), (3.0, 9.0), (None, 1.0), (2.0, None)]
-    found = Agreement.of(pairs)
+    ours = [Gap(1.0, 0.1), Gap(-1.0, 0.1), Gap(3.0, 0.1), None, Gap(2.0, 0.1)]
+    found = Agreement.of([*zip(ours, [2.0, 0.5, 9.0, 1.0, None], strict=True)])
     assert (found.same_sign, len(found.ours)) == (2, 3)
     assert math.isclose(found.rank_correlation, 1.0)
     assert str(found).endswith("2 of 3 cells; rank correlation of the gaps 1.00")
-    upside_down = Agreement.of([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)])
+    upside_down = Agreement.of([(Gap(float(i), 0.1), 3.0 - i) for i in range(3)])
     assert math.isclose(upside_down.rank_correlation, -1.0)
-    assert math.isnan(Agreement.of([(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]).rank_correlation)
+    assert math.isnan(Agreement.of([(Gap(1.0, 0.1), float(i)) for i in range(3)]).rank_correlation)
     assert str(Agreement.of([])) == "no cell is in both"
 
 
 def test_a_markdown_table() -> None:
+    assert (written(None), written(1.234, "+.1f")) == ("–", "+1.2")
     assert markdown_table(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |\n"
 
 
