@@ -13,7 +13,11 @@ RESULTS = Path(__file__).parent / "results"
 def origin(command: str, packages: tuple[str, ...]) -> dict[str, Any]:
     """Return the command, the commit and the versions behind a result."""
     commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ["git", "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
     ).stdout.strip()
     versions = {package: version(package) for package in ("dither", *packages)}
     return {

@@ -29,7 +29,7 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("smoke", 2, HeadSetting(images=200, batch_size=20, dimension=40, every=10)),
+        Profile("smoke", 1, HeadSetting(images=200, batch_size=20, dimension=40, every=10)),
         Profile("small", 3, HeadSetting()),
         Profile("full", 5, HeadSetting(every=20)),
     )
