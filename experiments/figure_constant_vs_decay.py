@@ -38,7 +38,7 @@ class Grid:
 
 _GRIDS = {
     "smoke": Grid(NetworkSetting(600, 60, 2), (1.6, 12.8), (0.0, 0.5)),
-    "small": Grid(NetworkSetting(epochs=8), _SIGMAS, (0.0, 1e-3, 1e-2, 1e-1, 0.5)),
+    "small": Grid(NetworkSetting(epochs=6), _SIGMAS, (0.0, 1e-2, 1e-1, 0.5)),
     "full": Grid(NetworkSetting(), _SIGMAS, (0.0, 1e-5, 1e-3, 1e-2, 1e-1, 0.5)),
 }
 

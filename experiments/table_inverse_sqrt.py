@@ -12,7 +12,7 @@ EXPERIMENT = DecayTable(
     schedule="inverse_sqrt",
     grids={
         "smoke": DecayGrid((0.8, 3.2), (2.5,), (2,)),
-        "small": DecayGrid((0.8, 1.6, 3.2, 6.4), (1.0, 2.5, 5.0), (60, 120, 200)),
+        "small": DecayGrid((0.8, 1.6, 3.2, 6.4), (1.0, 2.5, 5.0), (60, 120)),
         "full": DecayGrid((0.8, 1.2, 1.6, 3.2, 6.4), (0.5, 1.0, 2.5, 5.0), (60, 120, 200)),
     },
 )
