@@ -22,24 +22,31 @@ from experiments.reproduction.paper import Paper
 from experiments.reproduction.run import Known, Run
 from experiments.reproduction.summaries import markdown_table, summary, written
 
-_SIGMAS = (1.6, 3.2, 6.4, 12.8)
-_DATASETS = ("mnist", "fashion-mnist")
+_ENDS, _ALL = (1.6, 12.8), (1.6, 3.2, 6.4, 12.8)
 _COLOURS = ("#000000", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is run."""
+    """What is run, with which σ by set."""
 
     setting: NetworkSetting
-    sigmas: tuple[float, ...]
+    sigmas: dict[str, tuple[float, ...]]
     slopes: tuple[float, ...]
 
 
 _GRIDS = {
-    "smoke": Grid(NetworkSetting(600, 60, 2), (1.6, 12.8), (0.0, 0.5)),
-    "small": Grid(NetworkSetting(epochs=6), _SIGMAS, (0.0, 1e-2, 1e-1, 0.5)),
-    "full": Grid(NetworkSetting(), _SIGMAS, (0.0, 1e-5, 1e-3, 1e-2, 1e-1, 0.5)),
+    "smoke": Grid(NetworkSetting(600, 60, 2), {"mnist": _ENDS, "fashion-mnist": _ENDS}, (0.0, 0.5)),
+    "small": Grid(
+        NetworkSetting(epochs=6),
+        {"mnist": _ALL, "fashion-mnist": _ENDS},
+        (0.0, 1e-2, 1e-1, 0.5),
+    ),
+    "full": Grid(
+        NetworkSetting(),
+        {"mnist": _ALL, "fashion-mnist": _ALL},
+        (0.0, 1e-5, 1e-3, 1e-2, 1e-1, 0.5),
+    ),
 }
 
 
@@ -55,7 +62,8 @@ class FigureConstantVsDecay:
         grid = _GRIDS[profile.name]
         return [
             NetworkRun(grid.setting, dataset, sigma, c, seed)
-            for seed, dataset, sigma, c in product(seeds, _DATASETS, grid.sigmas, grid.slopes)
+            for seed, (dataset, sigmas) in product(seeds, grid.sigmas.items())
+            for sigma, c in product(sigmas, grid.slopes)
         ]
 
     def section(
@@ -63,7 +71,7 @@ class FigureConstantVsDecay:
     ) -> Section:
         """Return a picture and a table for each set."""
         text, figures = "", {}
-        for dataset in _DATASETS:
+        for dataset in _GRIDS[profile.name].sigmas:
             name = f"{self.name}-{dataset}.png"
             figures[name] = draw(profile, dataset, seeds, known)
             text += f"#### {dataset}: test error at the end, percent\n\n"
@@ -80,7 +88,7 @@ def _seeds_of(
 
 def _table(profile: Profile, dataset: str, seeds: Sequence[int], known: Known) -> str:
     grid, rows = _GRIDS[profile.name], []
-    for sigma in grid.sigmas:
+    for sigma in grid.sigmas[dataset]:
         cells = []
         for c in grid.slopes:
             found = summary(_seeds_of(grid, dataset, sigma, c, seeds), known, "last")
@@ -95,9 +103,10 @@ def _table(profile: Profile, dataset: str, seeds: Sequence[int], known: Known) -
 def draw(profile: Profile, dataset: str, seeds: Sequence[int], known: Known) -> Figure:
     """Draw a panel for each σ."""
     grid = _GRIDS[profile.name]
-    figure = Figure(figsize=(12.0, 4.2 * ((len(grid.sigmas) + 1) // 2)), layout="constrained")
-    panels = figure.subplots((len(grid.sigmas) + 1) // 2, 2, squeeze=False).flat
-    for axes, sigma in zip(panels, grid.sigmas, strict=False):
+    rows = len(grid.sigmas[dataset]) // 2
+    figure = Figure(figsize=(12.0, 4.2 * rows), layout="constrained")
+    panels = figure.subplots(rows, 2, squeeze=False).flat
+    for axes, sigma in zip(panels, grid.sigmas[dataset], strict=True):
         for c, colour in zip(grid.slopes, _COLOURS, strict=False):
             found = curve(_seeds_of(grid, dataset, sigma, c, seeds), known)
             if found is not None:

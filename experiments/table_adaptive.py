@@ -13,6 +13,7 @@ from itertools import product
 
 from experiments.reproduction.adaptive import AdaptiveRun
 from experiments.reproduction.experiment import Profile, Section
+from experiments.reproduction.looks import CIFAR
 from experiments.reproduction.paper import Cell, Paper
 from experiments.reproduction.run import Known, Run
 from experiments.reproduction.summaries import (
@@ -90,7 +91,7 @@ class TableAdaptive:
                     rows.append([f"{clip_norm:g}", "*paper*", noise, *cells])
         header = ["C_G", "b_t from", "noise", *(f"ε̄ = {e:g}" for e in grid.eps_bars)]
         text = (
-            "Best iterate: mean ± standard deviation over the seeds (highest) [β, C].\n\n"
+            f"{CIFAR}, best iterate: mean ± standard deviation over the seeds (highest) [β, C].\n\n"
             + markdown_table(header, rows)
         )
         if paper is not None:

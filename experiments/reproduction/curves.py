@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from experiments.reproduction.decay_table import Place, seeds_of
 from experiments.reproduction.experiment import Profile
 from experiments.reproduction.head import HeadRun
-from experiments.reproduction.looks import NOISE_NAMES, line_of
+from experiments.reproduction.looks import CIFAR, NOISE_NAMES, line_of
 from experiments.reproduction.noises import NOISES, noise_multipliers
 from experiments.reproduction.run import Known, Run
 
@@ -65,4 +65,4 @@ def draw_accuracy(
         axes.plot(found.steps, found.mean, label=NOISE_NAMES[noise], **look)
         band = found.mean - found.sd, found.mean + found.sd
         axes.fill_between(found.steps, *band, color=look["color"], alpha=0.2, linewidth=0)
-    axes.set(xlabel="iteration t", ylabel="test accuracy, %")
+    axes.set(xlabel="iteration t", ylabel=f"{CIFAR}: test accuracy, %")

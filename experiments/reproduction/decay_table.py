@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments.reproduction.experiment import Profile, Section
 from experiments.reproduction.head import HeadRun
-from experiments.reproduction.looks import ACCOUNTING_NAMES, NOISE_LOOKS, NOISE_NAMES
+from experiments.reproduction.looks import ACCOUNTING_NAMES, CIFAR, NOISE_LOOKS, NOISE_NAMES
 from experiments.reproduction.noises import NOISES
 from experiments.reproduction.paper import Cell, Number, Paper
 from experiments.reproduction.run import Known, Run
@@ -82,13 +82,13 @@ class DecayTable:
         filled = _Filled(self, profile, seeds, known, paper)
         parts = []
         for metric, accounting in product(METRICS, ACCOUNTINGS):
-            parts.append(f"#### {METRICS[metric]}, {ACCOUNTING_NAMES[accounting]}\n")
+            parts.append(f"#### {CIFAR}, {METRICS[metric]}, {ACCOUNTING_NAMES[accounting]}\n")
             parts.append(filled.table(metric, accounting))
             if paper is not None:
                 agreement = filled.agreement(metric, accounting)
                 parts.append(f"Matched against uniform noise: {agreement}.\n")
         picture = f"{self.name}.png"
-        parts.append(f"![Gaps to uniform noise]({picture})\n")
+        parts.append(f"![{CIFAR}: gaps to uniform noise]({picture})\n")
         return Section("\n".join([filled.costs(), *parts]), {picture: filled.figure()})
 
     def _places(self, profile: Profile) -> list[Place]:
@@ -188,9 +188,12 @@ class _Filled:
     def figure(self) -> Figure:
         """Draw the gaps at the last iterate, and ours against the paper's."""
         figure = Figure(figsize=(11.0, 4.6), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(2.0, 1.0))
-        self._draw_gaps(left)
-        self._draw_agreement(right)
+        if self.paper is None:
+            self._draw_gaps(figure.subplots())
+        else:
+            left, right = figure.subplots(1, 2, width_ratios=(2.0, 1.0))
+            self._draw_gaps(left)
+            self._draw_agreement(right)
         return figure
 
     def _draw_gaps(self, axes: Axes) -> None:
@@ -215,7 +218,8 @@ class _Filled:
         axes.axhline(0.0, color="black", linewidth=0.8)
         axes.set_xticks(range(len(names)), names, rotation=75, fontsize=7)
         axes.set(
-            ylabel="accuracy ahead of uniform noise, points", title="last iterate, equal real ε"
+            ylabel="accuracy ahead of uniform noise, points",
+            title=f"{CIFAR}, last iterate, equal real ε",
         )
         axes.legend(fontsize=8)
 

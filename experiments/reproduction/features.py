@@ -8,7 +8,8 @@ in groups of channels and scaled to length 1 by themselves, so that no statistic
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,6 +41,8 @@ class FeatureSet:
         images: how many training images, a random choice of them; None is all. The test images
             are cut to a fifth as many.
         dimension: of a random projection; None keeps all features.
+        frequency: makes cosines of the projection, at random phases: a linear model on them is one
+            with the kernel exp(−(frequency·‖x − y‖)²/2) on the features (Rahimi and Recht 2007).
         length: of every row.
         mirrored: whether the features of the mirror image are added: what is seen the same way from
             both sides is then the same row.
@@ -49,6 +52,7 @@ class FeatureSet:
     dataset: str
     images: int | None = None
     dimension: int | None = None
+    frequency: float | None = None
     length: float = 1.0
     mirrored: bool = False
     shuffled: bool = False
@@ -88,9 +92,12 @@ def prepare(wanted: FeatureSet, bar: Progress) -> None:
             sealed.write_text(seal)
         for path, images in _sources(wanted, part, chosen.inputs).items():
             if not path.exists():
-                _write(path, _scattered(images, bar, f"{wanted.dataset} {part} features"))
+                with _task(bar, f"{wanted.dataset} {part} features", len(images)) as done:
+                    _write(path, _scattered(images, done))
         if wanted.dimension is not None and not _path(wanted, part).exists():
-            _write(_path(wanted, part), _projected(wanted, part))
+            title = f"{wanted.dataset} {part} projection"
+            with _task(bar, title, len(chosen)) as done:
+                _write(_path(wanted, part), _projected(wanted, part, done))
 
 
 @lru_cache(maxsize=1)
@@ -98,13 +105,16 @@ def features(wanted: FeatureSet) -> Features:
     """Return features that were prepared; the last ones are kept in memory."""
     read: list[Tensor] = []
     for part in ("train", "test"):
-        if wanted.dimension is None:
-            rows = _whole(wanted, part)
-        else:
-            rows = torch.from_numpy(np.load(_path(wanted, part)))
+        rows = torch.from_numpy(
+            np.concatenate(list(_normalized(wanted, part)))
+            if wanted.dimension is None
+            else np.load(_path(wanted, part))
+        )
         classes = torch.from_numpy(np.load(_folder(wanted) / f"{part}-classes.npy"))
-        order = _order(wanted, len(rows))
-        read += [rows.mul_(wanted.length), classes if order is None else classes[order]]
+        if wanted.shuffled:
+            order = torch.from_numpy(np.random.default_rng(_SEED).permutation(len(rows)))
+            rows, classes = rows[order], classes[order]
+        read += [rows.mul_(wanted.length), classes]
     return Features(*read)
 
 
@@ -126,7 +136,10 @@ def _folder(wanted: FeatureSet) -> Path:
 
 
 def _path(wanted: FeatureSet, part: str) -> Path:
-    return _folder(wanted) / f"{part}-{wanted.dimension}.npy"
+    kinds = ["mirrored"] if wanted.mirrored else []
+    if wanted.frequency is not None:
+        kinds.append(f"cosines-{wanted.frequency:g}")
+    return _folder(wanted) / f"{'-'.join([part, str(wanted.dimension), *kinds])}.npy"
 
 
 def _chosen(examples: Examples, count: int | None) -> Examples:
@@ -143,16 +156,23 @@ def _seal(examples: Examples) -> str:
     return hashed.hexdigest()
 
 
-def _scattered(images: Tensor, bar: Progress, title: str) -> NDArray[np.float16]:
+@contextmanager
+def _task(bar: Progress, title: str, rows: int) -> Iterator[Callable[[int], None]]:
+    """Show a task while it lasts; yield what tells it how many rows are done."""
+    task = bar.add_task(title, total=rows, done=0, all=rows)
+    try:
+        yield lambda done: bar.update(task, completed=done, done=done)
+    finally:
+        bar.remove_task(task)
+
+
+def _scattered(images: Tensor, done: Callable[[int], None]) -> NDArray[np.float16]:
     """Return images × channels × height × width."""
-    transform = _transform(*images.shape[-2:])
-    task, pieces = bar.add_task(title, total=len(images), done=0, all=len(images)), []
+    transform, pieces = _transform(*images.shape[-2:]), []
     for piece in images.float().split(_PIECE):
         channels = transform(piece.contiguous()).flatten(1, -3)
         pieces.append(channels.numpy().astype(np.float16))
-        done = sum(map(len, pieces))
-        bar.update(task, completed=done, done=done)
-    bar.remove_task(task)
+        done(sum(map(len, pieces)))
     return np.concatenate(pieces)
 
 
@@ -184,34 +204,20 @@ def _normalized(wanted: FeatureSet, part: str) -> Iterator[Tensor]:
         yield torch.nn.functional.normalize(torch.as_tensor(rows), dim=1)
 
 
-def _whole(wanted: FeatureSet, part: str) -> Tensor:
-    """Return all rows; they are many, so each is written where it belongs at once."""
-    count = len(np.load(_folder(wanted) / f"{part}-classes.npy"))
-    order, start, rows = _order(wanted, count), 0, None
-    places = torch.arange(count) if order is None else torch.argsort(order)
-    for piece in _normalized(wanted, part):
-        if rows is None:
-            rows = torch.empty(count, piece.shape[1])
-        rows[places[start : start + len(piece)]] = piece
-        start += len(piece)
-    return torch.as_tensor(rows)
-
-
-def _order(wanted: FeatureSet, count: int) -> Tensor | None:
-    if not wanted.shuffled:
-        return None
-    return torch.from_numpy(np.random.default_rng(_SEED).permutation(count))
-
-
-def _projected(wanted: FeatureSet, part: str) -> NDArray[np.float32]:
-    """Return the features after a random projection, again of length 1."""
+def _projected(wanted: FeatureSet, part: str, done: Callable[[int], None]) -> NDArray[np.float32]:
+    """Return the features after a random projection, or its cosines, again of length 1."""
+    random, dimension = np.random.default_rng(_SEED), wanted.dimension or 0
     projection, pieces = None, []
     for rows in _normalized(wanted, part):
         if projection is None:
-            shape = rows.shape[1], wanted.dimension or 0
-            normals = np.random.default_rng(_SEED).standard_normal(shape, np.float32)
+            normals = random.standard_normal((rows.shape[1], dimension), np.float32)
             projection = torch.from_numpy(normals)
-        pieces.append(torch.nn.functional.normalize(rows @ projection, dim=1).numpy())
+            phases = torch.from_numpy(random.uniform(0.0, 2.0 * np.pi, dimension)).float()
+        projected = rows @ projection
+        if wanted.frequency is not None:
+            projected = projected.mul_(wanted.frequency).add_(phases).cos_()
+        pieces.append(torch.nn.functional.normalize(projected, dim=1).numpy())
+        done(sum(map(len, pieces)))
     return np.concatenate(pieces)
 
 

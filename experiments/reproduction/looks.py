@@ -2,6 +2,8 @@
 
 from typing import Any
 
+CIFAR = "CIFAR-10 (JPEG)"
+"""As every figure calls it: the images of the records are re-encoded, which costs accuracy."""
 NOISE_LOOKS = {
     "uniform": {"color": "#E69F00", "linestyle": "--", "marker": "s"},
     "matched": {"color": "#D55E00", "linestyle": ":", "marker": "^"},

@@ -1,8 +1,8 @@
-"""A linear model on all scattering features, trained as well as dither can."""
+"""A linear model on cosines of all scattering features, trained as well as dither can."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,13 +13,13 @@ from experiments.reproduction.features import Features, FeatureSet, features
 from experiments.reproduction.noises import DELTA
 from experiments.reproduction.run import Outcome
 
-BATCH, CLIP_NORM, MOMENTUM, LEVELS = 8192, 0.1, 0.9, 20
+CLIP_NORM, MOMENTUM, LEVELS = 0.1, 0.9, 20
 HELD_OUT = 0.1
 """The share of the training images on which settings are chosen."""
 _STANDARDIZING = 0.04
 """The share of the steps that release means and not gradients."""
-_WORK = 2e-4
-"""Of one feature of one step of a full batch, in steps of the linear head."""
+_WORK = 0.01
+"""Of one column of one step on 50,000 rows, in steps of the linear head."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,15 @@ class StateSetting:
         dataset: its name.
         mirrored: whether features are those of an image and of its mirror image, added up.
         images: how many training images, None for all.
-        batch_size: m.
+        dimension: how many cosines of the features.
+        frequency: of the cosines.
     """
 
     dataset: str
     mirrored: bool
     images: int | None = None
-    batch_size: int = BATCH
+    dimension: int = 8192
+    frequency: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,17 @@ class StateRun:
     @property
     def work(self) -> float:
         """Its steps, by their size."""
-        width = 15_552 if self.setting.dataset == "cifar10" else 3_969
-        return self.steps * width * self.setting.batch_size / BATCH * _WORK * 100.0
+        rows = self.setting.images or 50_000
+        return self.steps * self.setting.dimension * _WORK * rows / 50_000
 
     @property
     def features(self) -> FeatureSet:
-        """All features of the set, in a random order."""
+        """The set's, in a random order."""
         own = self.setting
-        return FeatureSet(own.dataset, own.images, mirrored=own.mirrored, shuffled=True)
+        return FeatureSet(
+            own.dataset, own.images, own.dimension, own.frequency,
+            mirrored=own.mirrored, shuffled=True,
+        )  # fmt: skip
 
     @property
     def group(self) -> Hashable:
@@ -83,23 +88,20 @@ class StateRun:
         return [run._measured() for run in runs]
 
     def plan(self, dataset_size: int) -> dither.Plan:
-        """Return the plan: step sizes that fall linearly, optimal noise."""
-        clip_norm = CLIP_NORM
-        falling = Stairs(Linear(self.rate / clip_norm, self.rate / clip_norm / 20.0), LEVELS)
-        m = min(self.setting.batch_size, dataset_size)
+        """Return the plan: all records in every step, falling step sizes, optimal noise."""
+        first = self.rate / CLIP_NORM
+        sizes: dict[str, Any] = {
+            "steps": self.steps,
+            "dataset_size": dataset_size,
+            "batch_size": dataset_size,
+            "stepsizes": Stairs(Linear(first, first / 20.0), LEVELS),
+        }
         if self.epsilon is None:
-            return dither.Plan.unsafe_without_noise(
-                steps=self.steps, dataset_size=dataset_size, batch_size=m, stepsizes=falling
-            )
-        return dither.plan(
-            epsilon=self.epsilon,
-            delta=DELTA,
-            dataset_size=dataset_size,
-            batch_size=m,
-            steps=self.steps,
-            clip_norm=clip_norm,
-            stepsizes=falling,
+            return dither.Plan.unsafe_without_noise(**sizes)
+        planned: dither.Plan = dither.plan(
+            epsilon=self.epsilon, delta=DELTA, clip_norm=CLIP_NORM, **sizes
         )
+        return planned
 
     def _measured(self) -> Outcome:
         torch.set_num_threads(1)
