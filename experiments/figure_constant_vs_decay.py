@@ -38,7 +38,7 @@ class Grid:
 _GRIDS = {
     "smoke": Grid(NetworkSetting(600, 60, 2), {"mnist": _ENDS, "fashion-mnist": _ENDS}, (0.0, 0.5)),
     "small": Grid(
-        NetworkSetting(epochs=6),
+        NetworkSetting(epochs=4),
         {"mnist": _ALL, "fashion-mnist": _ENDS},
         (0.0, 1e-2, 1e-1, 0.5),
     ),

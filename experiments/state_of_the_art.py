@@ -1,12 +1,12 @@
 """Beyond the paper: the best private accuracy on two cores without other data, at ε = 1 and 3.
 
 Scattering features, all of them (for CIFAR-10 and Fashion-MNIST those of the image and its mirror
-image), 8,192 random cosines of them, a linear model, all records in every step, step sizes that
-fall linearly, momentum 0.9, optimal noise, the mean of the iterates of the second half; the first
-steps release means, by which features are centred. Rate and number of steps are the best of a few
-on a tenth of the training images; that choice, like every choice of a recipe by looking at results,
-is outside ε. Then all training images, measured on the test images. Beside it, the same without
-noise and clipping.
+image; for CIFAR-10 5,000 random cosines of them), a linear model, all records in every step, step
+sizes that fall linearly, momentum 0.9, optimal noise, the mean of the iterates of the second half;
+the first steps release means, by which features are centred. Rate and number of steps are the best
+of a few on a tenth of the training images; that choice, like every choice of a recipe by looking at
+results, is outside ε. Then all training images, measured on the test images. Beside it, the same
+without noise and clipping.
 
 References (Tramèr and Boneh 2021, ScatterNet and a linear model, at δ = 1e-5; original pixels for
 CIFAR-10, which here is re-encoded as JPEG).
@@ -34,6 +34,8 @@ _REFERENCES = {
     ("cifar10", 3.0): 67.0,
 }
 _MIRRORED = {"mnist": False, "fashion-mnist": True, "cifar10": True}
+_FREQUENCIES = {"cifar10": 1.0}
+"""Of cosines, where they are ahead of the features themselves."""
 _EPSILONS = (1.0, 3.0, None)
 
 
@@ -42,14 +44,14 @@ class Grid:
     """What is tried."""
 
     images: int | None
-    dimension: int
+    cosines: int
     steps: tuple[int, ...]
     rates: tuple[float, ...]
 
 
 _GRIDS = {
     "smoke": Grid(200, 50, (10,), (200.0,)),
-    "small": Grid(None, 8192, (100,), (400.0, 800.0, 1600.0, 3200.0)),
+    "small": Grid(None, 5000, (100,), (400.0, 800.0, 1600.0, 3200.0)),
     "full": Grid(None, 16_384, (50, 100, 200), (200.0, 400.0, 800.0, 1600.0, 3200.0, 6400.0)),
 }
 
@@ -97,7 +99,9 @@ def _title(dataset: str) -> str:
 
 def _trials(profile: Profile, dataset: str, epsilon: float | None) -> list[StateRun]:
     grid = _GRIDS[profile.name]
-    setting = StateSetting(dataset, _MIRRORED[dataset], grid.images, grid.dimension)
+    frequency = _FREQUENCIES.get(dataset)
+    dimension = None if frequency is None else grid.cosines
+    setting = StateSetting(dataset, _MIRRORED[dataset], grid.images, dimension, frequency)
     return [
         StateRun(setting, epsilon, steps, rate, is_trial=True, seed=0)
         for steps, rate in product(grid.steps, grid.rates)

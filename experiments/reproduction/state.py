@@ -1,4 +1,4 @@
-"""A linear model on cosines of all scattering features, trained as well as dither can."""
+"""A linear model on scattering features or cosines of them, trained as well as dither can."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ class StateSetting:
         dataset: its name.
         mirrored: whether features are those of an image and of its mirror image, added up.
         images: how many training images, None for all.
-        dimension: how many cosines of the features.
-        frequency: of the cosines.
+        dimension: how many cosines of the features; None for the features themselves.
+        frequency: of the cosines, if any.
     """
 
     dataset: str
     mirrored: bool
     images: int | None = None
-    dimension: int = 8192
-    frequency: float = 1.0
+    dimension: int | None = None
+    frequency: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StateRun:
     def work(self) -> float:
         """Its steps, by their size."""
         rows = self.setting.images or 50_000
-        return self.steps * self.setting.dimension * _WORK * rows / 50_000
+        return self.steps * (self.setting.dimension or 3_969) * _WORK * rows / 50_000
 
     @property
     def features(self) -> FeatureSet:

@@ -83,3 +83,16 @@ def test_projected_angles_are_about_those_of_all_features(monkeypatch: pytest.Mo
     error = wide.train @ wide.train.T - whole.train @ whole.train.T
     # A product of random projections to k columns is off by at most about √(2/k).
     assert np.abs(error.numpy()).max() < 5.0 * np.sqrt(2.0 / 4000)
+
+
+def test_products_of_cosines_are_about_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = prepared(FeatureSet("toys", mirrored=True), toys(0), monkeypatch)
+    wanted = FeatureSet("toys", dimension=20_000, frequency=1.5, mirrored=True)
+    cosines = prepared(wanted, toys(0), monkeypatch).train
+    assert torch.allclose(cosines.norm(dim=1), torch.tensor(1.0))
+    distances = torch.cdist(whole.train, whole.train)
+    # A mean of k products of two cosines, each within ±2: standard deviation at most √(2/k).
+    allowed = 5.0 * np.sqrt(2.0 / 20_000)
+    for frequency, agrees in ((1.5, True), (1.0, False), (2.0, False)):
+        kernel = torch.exp(-((frequency * distances) ** 2) / 2.0)
+        assert bool((cosines @ cosines.T - kernel).abs().max() < allowed) == agrees
