@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class FeatureSet:
     """
 
     dataset: str
+    _: KW_ONLY
     images: int | None = None
     dimension: int | None = None
     frequency: float | None = None
@@ -138,7 +139,7 @@ def _folder(wanted: FeatureSet) -> Path:
 def _path(wanted: FeatureSet, part: str) -> Path:
     kinds = ["mirrored"] if wanted.mirrored else []
     if wanted.frequency is not None:
-        kinds.append(f"cosines-{wanted.frequency:g}")
+        kinds.append(f"cosines-{wanted.frequency!r}")
     return _folder(wanted) / f"{'-'.join([part, str(wanted.dimension), *kinds])}.npy"
 
 
@@ -222,7 +223,7 @@ def _projected(wanted: FeatureSet, part: str, done: Callable[[int], None]) -> ND
 
 
 def _write(path: Path, values: NDArray[np.generic]) -> None:
-    unfinished = path.with_suffix(".unfinished")
+    unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
     with unfinished.open("wb") as file:
         np.save(file, values)
     unfinished.replace(path)

@@ -90,7 +90,7 @@ class HeadRun:
 def head_features(setting: HeadSetting) -> FeatureSet:
     """Return which features the head is trained on: so long that each is about 1 in size."""
     length = math.sqrt(setting.dimension)
-    return FeatureSet("cifar10", setting.images, setting.dimension, length)
+    return FeatureSet("cifar10", images=setting.images, dimension=setting.dimension, length=length)
 
 
 def head_outcomes(

@@ -73,9 +73,13 @@ class StateRun:
         """The set's, in a random order."""
         own = self.setting
         return FeatureSet(
-            own.dataset, own.images, own.dimension, own.frequency,
-            mirrored=own.mirrored, shuffled=True,
-        )  # fmt: skip
+            own.dataset,
+            images=own.images,
+            dimension=own.dimension,
+            frequency=own.frequency,
+            mirrored=own.mirrored,
+            shuffled=True,
+        )
 
     @property
     def group(self) -> Hashable:

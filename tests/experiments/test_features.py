@@ -8,6 +8,7 @@ import pytest
 import torch
 from experiments.reproduction import features as module
 from experiments.reproduction.features import FeatureSet, features, prepare
+from experiments.reproduction.head import HeadSetting, head_features
 from rich.progress import Progress
 
 from dither.data import Examples, Split
@@ -96,3 +97,9 @@ def test_products_of_cosines_are_about_the_kernel(monkeypatch: pytest.MonkeyPatc
     for frequency, agrees in ((1.5, True), (1.0, False), (2.0, False)):
         kernel = torch.exp(-((frequency * distances) ** 2) / 2.0)
         assert bool((cosines @ cosines.T - kernel).abs().max() < allowed) == agrees
+
+
+def test_the_head_has_a_thousand_projections_of_about_unit_size() -> None:
+    wanted = head_features(HeadSetting())
+    assert wanted == FeatureSet("cifar10", dimension=1000, length=np.sqrt(1000.0))
+    assert wanted.frequency is None
