@@ -13,13 +13,13 @@ from experiments.reproduction.features import Features, FeatureSet, features
 from experiments.reproduction.noises import DELTA
 from experiments.reproduction.run import Outcome
 
-CLIP_NORM, MOMENTUM, LEVELS = 0.1, 0.9, 20
+BATCH, CLIP_NORM, MOMENTUM, LEVELS = 8192, 0.1, 0.9, 20
 HELD_OUT = 0.1
 """The share of the training images on which settings are chosen."""
 _STANDARDIZING = 0.04
 """The share of the steps that release means and not gradients."""
-_WORK = 0.01
-"""Of one column of one step on 50,000 rows, in steps of the linear head."""
+_WORK = 0.004
+"""Of one column of one step, in steps of the linear head."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class StateSetting:
         dataset: its name.
         mirrored: whether features are those of an image and of its mirror image, added up.
         images: how many training images, None for all.
+        batch_size: m.
         dimension: how many cosines of the features; None for the features themselves.
         frequency: of the cosines, if any.
     """
@@ -37,6 +38,7 @@ class StateSetting:
     dataset: str
     mirrored: bool
     images: int | None = None
+    batch_size: int = BATCH
     dimension: int | None = None
     frequency: float | None = None
 
@@ -65,8 +67,7 @@ class StateRun:
     @property
     def work(self) -> float:
         """Its steps, by their size."""
-        rows = self.setting.images or 50_000
-        return self.steps * (self.setting.dimension or 3_969) * _WORK * rows / 50_000
+        return self.steps * (self.setting.dimension or 3_969) * _WORK
 
     @property
     def features(self) -> FeatureSet:
@@ -92,12 +93,12 @@ class StateRun:
         return [run._measured() for run in runs]
 
     def plan(self, dataset_size: int) -> dither.Plan:
-        """Return the plan: all records in every step, falling step sizes, optimal noise."""
+        """Return the plan: step sizes that fall linearly, optimal noise."""
         first = self.rate / CLIP_NORM
         sizes: dict[str, Any] = {
             "steps": self.steps,
             "dataset_size": dataset_size,
-            "batch_size": dataset_size,
+            "batch_size": min(self.setting.batch_size, dataset_size),
             "stepsizes": Stairs(Linear(first, first / 20.0), LEVELS),
         }
         if self.epsilon is None:
