@@ -11,20 +11,29 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def origin(command: str, packages: tuple[str, ...]) -> dict[str, Any]:
-    """Return the command, the commit and the versions behind a result."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"],
+    """Return the command, the commit and the versions behind a result.
+
+    Code that differs from the commit is told of under "changed".
+    """
+    code = (":/src", ":/experiments", ":/benchmarks", ":!*/records/*", ":!*/results/*")
+    changed = _git("status", "--porcelain", "--", *code).splitlines()
+    versions = {package: version(package) for package in ("dither", *packages)}
+    return {
+        "command": command,
+        "commit": _git("rev-parse", "HEAD").strip(),
+        **({"changed": [line[3:] for line in changed]} if changed else {}),
+        "versions": {"python": platform.python_version(), **versions},
+    }
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments],
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parent,
-    ).stdout.strip()
-    versions = {package: version(package) for package in ("dither", *packages)}
-    return {
-        "command": command,
-        "commit": commit,
-        "versions": {"python": platform.python_version(), **versions},
-    }
+    ).stdout
 
 
 def record(name: str, command: str, packages: tuple[str, ...], results: dict[str, Any]) -> None:

@@ -46,7 +46,8 @@ class Figure3:
     ) -> Section:
         """Return a picture for each accounting."""
         text = (
-            "With σ from the paper's theorem:\n\n![Accuracy and noise](figure3-theorem.png)\n\n"
+            "With σ from the paper's theorem (equal ε̄, not equal ε):\n\n"
+            "![Accuracy and noise](figure3-theorem.png)\n\n"
             "All calibrated to the ε that the uniform noise really costs:\n\n"
             "![Accuracy and noise](figure3-real.png)\n"
         )

@@ -26,9 +26,10 @@ RULES = {"raw": UnsafeRawAdaGradNorm, "released": AdaGradNorm}
 class AdaptiveRun:
     """A run with b_{t+1}² = b_t² + max(β_t·‖g‖², ν).
 
-    With the paper's rule, noise is what its theorem gives for α_t; with ours, it is calibrated to
-    the ε that the theorem's uniform noise really costs. Noise of growth None is uniform, and with
-    our rule "filter" lets it follow b_t and pays for that on the way.
+    With the paper's rule, noise is what its theorem gives for α_t (by way of the ε that this costs,
+    so up to 1e-3 more); with ours, it is calibrated to the ε of the theorem's uniform noise. Noise
+    of growth None is uniform, and with our rule "filter" lets it follow b_t and pays for that on
+    the way.
     """
 
     kind: ClassVar[str] = "adaptive"

@@ -15,9 +15,9 @@ NOISE_NAMES = {
     "optimal": "optimal (ours)",
 }
 ACCOUNTING_NAMES = {
-    "theorem": "σ from the paper's theorem",
-    "real": "calibrated to the ε that this really is",
-    "claimed": "calibrated to the ε that the theorem claims",
+    "theorem": "σ from the paper's theorem (equal ε̄, not equal ε)",
+    "real": "all calibrated to the ε that its uniform noise really costs",
+    "claimed": "all calibrated to the theorem's nominal ε",
 }
 
 

@@ -2,8 +2,8 @@
 
 "theorem" is the paper's: σ from its privacy theorem at ε = 16·ε̄. "real" is ours at the same
 strength: the ε that the theorem's uniform noise really costs by numerical composition, to which
-every noise is calibrated; its uniform noise is the theorem's own. "claimed" is ours at the ε that
-the theorem claims, 16·ε̄: what tight accounting buys at the same claim.
+every noise is calibrated; its uniform noise is the theorem's own. "claimed" is ours at the
+theorem's nominal ε, 16·ε̄: what tight accounting buys for the same number.
 """
 
 from dataclasses import dataclass

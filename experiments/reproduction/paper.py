@@ -39,6 +39,18 @@ def read_paper(folder: Path) -> Paper:
     One of its tables has a row ε̄ = 0.9 where all the others have 0.8; it is read as 0.8. The
     adaptive table is under the schedule "adaptive", 60 epochs, metric "best".
     """
+    try:
+        return _read(folder)
+    except (KeyError, ValueError) as problem:
+        if isinstance(problem, InvalidValueError):
+            raise
+        raise InvalidValueError(
+            f"paper must be a folder with {_DECAYING} and {_ADAPTIVE} as they were published, got "
+            f"{str(folder)!r}: {problem}"
+        ) from problem
+
+
+def _read(folder: Path) -> Paper:
     found: Paper = {}
     for row in _rows(folder / _DECAYING):
         eps_bar = 0.8 if row["eps_bar"] == "0.9" else float(row["eps_bar"])

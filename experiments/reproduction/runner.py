@@ -40,7 +40,7 @@ class Runner:
 
     def complete(self, grid: Grid, title: str) -> Known:
         """Do all runs of a grid that are not in the store; return all that is known."""
-        with self.store.writing():
+        with self.store.writing(), self._workers() as measured:
             known, ready = self.store.read(), set[FeatureSet]()
             while missing := [run for run in dict.fromkeys(grid(known)) if run not in known]:
                 with _bar() as bar:
@@ -50,7 +50,7 @@ class Runner:
                     ready |= wanted
                     work = sum(run.work for run in missing)
                     task = bar.add_task(title, total=work, done=0, all=len(missing))
-                    for runs, outcomes, seconds in self._measured(_grouped(missing)):
+                    for runs, outcomes, seconds in measured(_grouped(missing)):
                         for run, outcome in zip(runs, outcomes, strict=True):
                             share = round(seconds / len(runs), 1)
                             self.store.add(run, outcome, {"seconds": share, **self.origin})
@@ -59,21 +59,34 @@ class Runner:
                         bar.update(task, advance=sum(run.work for run in runs), done=done)
             return known
 
-    def _measured(self, groups: list[list[Run]]) -> Iterator[_Timed]:
+    @contextmanager
+    def _workers(self) -> Iterator[Callable[[list[list[Run]]], Iterator[_Timed]]]:
+        """Yield what measures groups of runs: the same processes, with the same code, for all."""
         if self.jobs == 1:
-            yield from map(_timed, groups)
+            yield lambda groups: map(_timed, groups)
             return
         spawn = multiprocessing.get_context("spawn")
         with (
             _one_thread(),
             ProcessPoolExecutor(self.jobs, spawn, _end_with, (os.getpid(),)) as pool,
         ):
-            begun = [pool.submit(_timed, group) for group in groups]
             try:
-                for finished in as_completed(begun):
-                    yield finished.result()
+                yield lambda groups: _as_they_end(pool, groups)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _as_they_end(pool: ProcessPoolExecutor, groups: list[list[Run]]) -> Iterator[_Timed]:
+    """Yield what each group gave; a group that fails is told of when the others are done."""
+    failures = []
+    for ended in as_completed([pool.submit(_timed, group) for group in groups]):
+        failure = ended.exception()
+        if failure is None:
+            yield ended.result()
+        else:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
 
 
 def _end_with(parent: int) -> None:

@@ -13,6 +13,7 @@ from dither.validate import InvalidValueError
 from experiments.reproduction.run import Known, Outcome, Run
 
 _NAME = "runs.jsonl"
+_NEEDED = {"kind", "run", "steps", "accuracies", "epsilon", "more", "seconds"}
 
 
 class Store:
@@ -28,26 +29,50 @@ class Store:
 
     def read(self) -> Known:
         """Return the runs that were finished; half a last line, of a killed run, is left out."""
-        return {
-            _made(self._kinds[line["kind"]], line["run"]): Outcome(
+        known: Known = {}
+        for number, line in enumerate(self.lines(), start=1):
+            try:
+                run = _made(self._kinds[line["kind"]], line["run"])
+            except (TypeError, AttributeError) as problem:
+                raise self._damaged(number, str(problem)) from problem
+            known[run] = Outcome(
                 tuple(line["steps"]), tuple(line["accuracies"]), line["epsilon"], line["more"]
             )
-            for line in self.lines()
-        }
+        return known
 
     def lines(self) -> list[dict[str, Any]]:
         """Return all that was written."""
         if not self._path.exists():
             return []
         whole, _, _ = self._path.read_text(encoding="utf-8").rpartition("\n")
-        return [json.loads(line) for line in whole.splitlines()]
+        return [self._line(i, text) for i, text in enumerate(whole.splitlines(), start=1)]
+
+    def _line(self, number: int, text: str) -> dict[str, Any]:
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError as problem:
+            raise self._damaged(number, str(problem)) from problem
+        if not isinstance(line, dict) or not line.keys() >= _NEEDED:
+            raise self._damaged(number, f"a run has {', '.join(sorted(_NEEDED))}")
+        if line["kind"] not in self._kinds:
+            raise self._damaged(number, f"its kind is {line['kind']!r}")
+        return line
+
+    def _damaged(self, number: int, why: str) -> InvalidValueError:
+        return InvalidValueError(
+            f"out must be a folder whose {_NAME} has finished runs, got {str(self._path)!r} with "
+            f"something else in line {number}: {why}"
+        )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Keep every other writer out, and take away half a last line; leave no empty file."""
         folder = self._path.parent
         is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as problem:
+            raise InvalidValueError(f"out must be a folder, got {str(folder)!r}") from problem
         with self._path.open("a+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,8 +100,10 @@ class Store:
 
 
 def _made(kind: type[Any], values: dict[str, Any]) -> Any:
-    """Return a dataclass from what `asdict` made of it."""
+    """Return a dataclass from what `asdict` made of it: no field may be missing or new."""
     types: dict[str, Any] = {field.name: field.type for field in fields(kind)}
+    if types.keys() != values.keys():
+        raise TypeError(f"{kind.__name__} has the fields {', '.join(types)}")
     return kind(
         **{
             name: _made(types[name], value) if is_dataclass(types[name]) else value

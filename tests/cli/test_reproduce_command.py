@@ -1,5 +1,6 @@
 """The paper's experiments from the command line: what is listed, and what is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,9 @@ def test_bad_input_is_one_line(
 def test_finished_runs_are_not_mixed_with_new_ones_by_accident(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "runs.jsonl").write_text('{"kind": "head"}\n')
+    needed = ("run", "steps", "accuracies", "epsilon", "more", "seconds")
+    line = json.dumps({"kind": "head", **dict.fromkeys(needed)})
+    (tmp_path / "runs.jsonl").write_text(line + "\n")
     said = complaint(["reproduce", "figure2", "--out", str(tmp_path)], capsys)
     assert "unless --resume is given" in said
     assert "with 1 finished runs" in said

@@ -54,3 +54,37 @@ def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
         pass
     with store.writing():
         pass
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("oops", "Expecting value"),
+        ('{"kind": "head"}', "a run has accuracies, epsilon, kind"),
+        ("[]", "a run has"),
+        (None, "its kind is 'teapot'"),
+    ],
+)
+def test_what_is_no_finished_run_is_refused(tmp_path: Path, line: str | None, why: str) -> None:
+    store, path = filled(tmp_path), tmp_path / "runs.jsonl"
+    first = path.read_text().splitlines()[0]
+    path.write_text(first + "\n" + (line or first.replace('"head"', '"teapot"', 1)) + "\n")
+    with pytest.raises(ValueError, match=f"out must be a folder whose .* in line 2: {why}"):
+        store.read()
+
+
+def test_a_run_with_other_fields_is_not_guessed_at(tmp_path: Path) -> None:
+    store, path = filled(tmp_path), tmp_path / "runs.jsonl"
+    path.write_text(path.read_text().replace('"every": 200', '"each": 200', 1))
+    with pytest.raises(ValueError, match="HeadSetting has the fields images, batch_size"):
+        store.read()
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with (
+        pytest.raises(ValueError, match="out must be a folder"),
+        Store(tmp_path / "file", KINDS).writing(),
+    ):
+        pass
+    assert (tmp_path / "file").read_text() == "kept"

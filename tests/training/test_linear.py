@@ -250,3 +250,16 @@ def test_it_measures_on_public_data_only() -> None:
         train_linear(x, nothing, plan, outputs=1, averaging="mean")
     with pytest.raises(ValueError, match="every must be"):
         train_linear(x, nothing, plan, outputs=1, every=0)
+
+
+def test_public_data_that_do_not_fit_are_found_before_anything_is_spent(tmp_path: Path) -> None:
+    x = torch.randn(40, 4)
+    plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=40, batch_size=10, steps=5)
+    public = dither.Public((torch.randn(9, 5), torch.zeros(9, dtype=torch.int64)))
+    ledger = dither.ledger.Ledger(tmp_path / "spent.sqlite")
+    with pytest.raises(ValueError, match="evaluate must have rows of 4 columns"):
+        train_linear(x, lambda scores, _: scores, plan, outputs=2, evaluate=public, ledger=ledger)
+    assert ledger.total(1e-3).epsilon == 0.0
+    for averaging in ("", False, 0):
+        with pytest.raises(ValueError, match="averaging must be one of ema, tail"):
+            train_linear(x, lambda s, _: s, plan, outputs=2, averaging=averaging)  # type: ignore[arg-type]

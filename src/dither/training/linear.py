@@ -96,11 +96,15 @@ def train_linear(
             f"plan must be what dither.plan returns, got {type(plan).__name__}"
         )
     outputs, every = validate.count(outputs=outputs), validate.count(every=every)
-    average = AVERAGINGS[validate.choice(AVERAGINGS, averaging=averaging)] if averaging else Last()
+    average: Averaging = Last()
+    if averaging is not None:
+        average = AVERAGINGS[validate.choice(AVERAGINGS, averaging=averaging)]
     measured, criterion = checked_public(evaluate, features), loss_of(loss)
     warn_of_other_size(plan, features.shape[0], stacklevel=3)
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
     model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), History(None)
+    if measured is not None:
+        _try(model, measured, criterion)
     with Bar(plan.steps, shown=progress) as bar:
         run = _Run(plan, features.shape[0], seed, ledger, bar)
         try:
@@ -119,6 +123,17 @@ def train_linear(
             run.payments.end()
     bound = run.course.bound()
     return TrainResult(model, plan, bound, run.course.steps, tuple(history.rows), seed)
+
+
+def _try(model: nn.Linear, public: Public, loss: Loss) -> None:
+    """Measure once before anything is spent: data that do not fit are found in time."""
+    try:
+        measure(model, public, loss)
+    except (RuntimeError, IndexError) as problem:
+        raise validate.InvalidValueError(
+            f"evaluate must have rows of {model.in_features} columns like the records and targets "
+            f"that the loss takes, got {public!r}: {str(problem).splitlines()[0]}"
+        ) from problem
 
 
 @torch.no_grad()
