@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+_NOT_CODE = (":(exclude,top)experiments/records", ":(exclude,top)benchmarks/results")
 
 
 def origin(command: str, packages: tuple[str, ...]) -> dict[str, Any]:
@@ -15,7 +16,7 @@ def origin(command: str, packages: tuple[str, ...]) -> dict[str, Any]:
 
     Code that differs from the commit is told of under "changed".
     """
-    code = (":/src", ":/experiments", ":/benchmarks", ":!*/records/*", ":!*/results/*")
+    code = (":/src", ":/experiments", ":/benchmarks", *_NOT_CODE)
     changed = _git("status", "--porcelain", "--", *code).splitlines()
     versions = {package: version(package) for package in ("dither", *packages)}
     return {
