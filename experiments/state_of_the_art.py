@@ -41,7 +41,7 @@ _EPSILONS = (1.0, 3.0, None)
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried."""
+    """What is tried; for cosines, half of these rates."""
 
     images: int | None
     batch_size: int
@@ -101,12 +101,12 @@ def _title(dataset: str) -> str:
 def _trials(profile: Profile, dataset: str, epsilon: float | None) -> list[StateRun]:
     grid = _GRIDS[profile.name]
     frequency = _FREQUENCIES.get(dataset)
-    dimension = None if frequency is None else grid.cosines
+    dimension, slower = (None, 1.0) if frequency is None else (grid.cosines, 0.5)
     setting = StateSetting(
         dataset, _MIRRORED[dataset], grid.images, grid.batch_size, dimension, frequency
     )
     return [
-        StateRun(setting, epsilon, steps, rate, is_trial=True, seed=0)
+        StateRun(setting, epsilon, steps, slower * rate, is_trial=True, seed=0)
         for steps, rate in product(grid.steps, grid.rates)
     ]
 
