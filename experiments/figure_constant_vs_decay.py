@@ -62,7 +62,7 @@ class FigureConstantVsDecay:
         grid = _GRIDS[profile.name]
         return [
             NetworkRun(grid.setting, dataset, sigma, c, seed)
-            for seed, (dataset, sigmas) in product(seeds, grid.sigmas.items())
+            for (dataset, sigmas), seed in product(grid.sigmas.items(), seeds)
             for sigma, c in product(sigmas, grid.slopes)
         ]
 
