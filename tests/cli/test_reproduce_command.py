@@ -49,3 +49,10 @@ def test_finished_runs_are_not_mixed_with_new_ones_by_accident(
     said = complaint(["reproduce", "figure2", "--out", str(tmp_path)], capsys)
     assert "unless --resume is given" in said
     assert "with 1 finished runs" in said
+
+
+def test_a_missing_kymatio_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "reproduce needs kymatio" in complaint(["reproduce", "list"], capsys)

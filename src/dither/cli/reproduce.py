@@ -1,6 +1,7 @@
 """The paper's tables and figures, run for real: a name, "all", "list", or "report"."""
 
 import argparse
+import importlib.util
 import os
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -93,6 +94,11 @@ def _find_experiments() -> None:
         raise validate.InvalidValueError(
             "reproduce needs the project's repository, whose experiments/ an installed package "
             f"does not have; looked in {str(_ROOT)!r}"
+        )
+    if importlib.util.find_spec("kymatio") is None:
+        raise validate.InvalidValueError(
+            "reproduce needs kymatio, which is not installed; in the repository, call "
+            "pip install -c constraints.txt '.[reproduce]'"
         )
     if str(_ROOT) not in sys.path:
         sys.path.insert(0, str(_ROOT))
