@@ -6,9 +6,16 @@ from pathlib import Path
 import pytest
 from experiments.reproduction.catalogue import EXPERIMENTS, KINDS
 from experiments.reproduction.experiment import PROFILES
+from experiments.reproduction.features import features, prepare
+from experiments.reproduction.head import HeadRun
+from experiments.reproduction.noises import DELTA, noise_multipliers
+from experiments.reproduction.side_by_side import train_side_by_side
 from experiments.reproduction.store import Store
+from rich.progress import Progress
 
 import experiments
+from dither import Plan
+from dither.data import directory
 
 SMALL = Store(Path(experiments.__file__).parent / "records" / "small", KINDS)
 SEEDS = range(PROFILES["small"].seeds)
@@ -54,3 +61,24 @@ def test_calibrated_noises_really_cost_what_uniform_noise_costs(noise: str) -> N
             target = costs["uniform", "theorem"]
             assert 0.995 * target <= costs[noise, "real"] <= target * (1.0 + 1e-12)
     assert compared >= 4
+
+
+@pytest.mark.evidence  # all of CIFAR-10's features have to be there, or are computed in minutes
+@pytest.mark.skipif(not (directory() / "cifar10").exists(), reason="DITHER_DATA has no cifar10")
+@pytest.mark.parametrize("noise", ["uniform", "matched", "optimal"])
+def test_the_beginning_of_a_record_comes_out_again(noise: str) -> None:
+    head, T = PROFILES["small"].head, PROFILES["small"].head.every
+    run = HeadRun(head, "inverse_sqrt", 60, 1.6, 2.5, noise, "theorem", 0)
+    begun = Plan.from_noise_multipliers(
+        noise_multipliers(run.mechanism)[:T],
+        delta=DELTA,
+        dataset_size=head.dataset_size,
+        batch_size=head.batch_size,
+        clip_norm=run.clip_norm,
+        stepsizes=run.mechanism.stepsizes()[:T],
+    )
+    with Progress(disable=True) as bar:
+        prepare(run.features, bar)
+    again = train_side_by_side(features(run.features), [begun], every=T, seed=run.seed)[0]
+    # Another processor may round otherwise: a few of the 10,000 images are near a border.
+    assert again.accuracies[0] == pytest.approx(SMALL.read()[run].accuracies[0], abs=0.1)
