@@ -74,7 +74,8 @@ def prepare(wanted: FeatureSet, bar: Progress) -> None:
 
     What is in the cache is used only if it was made of the very images that are there now.
     """
-    split = _images(wanted.dataset)
+    with _task(bar, f"reading {wanted.dataset}", 1):
+        split = _images(wanted.dataset)
     if split.test is None:
         raise InvalidValueError(f"{wanted.dataset} must have test images, got none")
     folder = _folder(wanted)
@@ -85,17 +86,18 @@ def prepare(wanted: FeatureSet, bar: Progress) -> None:
     ):
         chosen = _chosen(examples, count)
         seal, sealed = _seal(chosen), folder / f"{part}.sha256"
-        if not sealed.exists() or sealed.read_text() != seal:
+        is_whole = _is_whole(folder / f"{part}-classes.npy")
+        if not is_whole or not sealed.exists() or sealed.read_text() != seal:
             sealed.unlink(missing_ok=True)
             for old in folder.glob(f"{part}-*.npy"):
                 old.unlink()
             _write(folder / f"{part}-classes.npy", chosen.targets.numpy())
             sealed.write_text(seal)
         for path, images in _sources(wanted, part, chosen.inputs).items():
-            if not path.exists():
+            if not _is_whole(path):
                 with _task(bar, f"{wanted.dataset} {part} features", len(images)) as done:
                     _write(path, _scattered(images, done))
-        if wanted.dimension is not None and not _path(wanted, part).exists():
+        if wanted.dimension is not None and not _is_whole(_path(wanted, part)):
             title = f"{wanted.dataset} {part} projection"
             with _task(bar, title, len(chosen)) as done:
                 _write(_path(wanted, part), _projected(wanted, part, done))
@@ -220,6 +222,15 @@ def _projected(wanted: FeatureSet, part: str, done: Callable[[int], None]) -> ND
         pieces.append(torch.nn.functional.normalize(projected, dim=1).numpy())
         done(sum(map(len, pieces)))
     return np.concatenate(pieces)
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a file is there and as long as it says."""
+    try:
+        np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return False
+    return True
 
 
 def _write(path: Path, values: NDArray[np.generic]) -> None:

@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import track
+
 from dither.reports import save_figure
+from dither.validate import InvalidValueError
 from experiments.reproduction.catalogue import EXPERIMENTS, KINDS
 from experiments.reproduction.experiment import Profile
 from experiments.reproduction.paper import Paper
@@ -22,24 +27,35 @@ def write_report(folder: Path, profile: Profile, seeds: Sequence[int], paper: Pa
     """Write report.md and its pictures into the folder of the runs; return where."""
     store = Store(folder, KINDS)
     known = store.read()
-    seconds = sum(line["seconds"] for line in store.lines())
+    wanted = {e: dict.fromkeys(e.runs(profile, seeds, known)) for e in EXPERIMENTS.values()}
+    seconds = {
+        run: line["seconds"]
+        for run, line in zip(known, store.lines(), strict=True)
+        if any(run in runs for runs in wanted.values())
+    }
+    if not seconds:
+        raise InvalidValueError(
+            f"out must be a folder with runs of profile {profile.name!r}, got {str(folder)!r}"
+        )
     parts = [
         f"# The paper's experiments, profile {profile.name}\n",
-        f"{len(known):,} runs, {seconds / 3600.0:.1f} hours of one core in all, seeds "
-        f"{', '.join(map(str, seeds))}. {_NOTE}\n",
+        f"{len(seconds):,} runs, {sum(seconds.values()) / 3600.0:.1f} hours of one core in all, "
+        f"seeds {', '.join(map(str, seeds))}. {_NOTE}\n",
     ]
+    if others := len(known) - len(seconds):
+        parts.append(f"{others:,} runs of other profiles or seeds are left out.\n")
     if paper is None:
         parts.append("The paper's own numbers are not here: no folder with its CSV was given.\n")
-    folder.mkdir(parents=True, exist_ok=True)
-    for experiment in EXPERIMENTS.values():
-        wanted = list(dict.fromkeys(experiment.runs(profile, seeds, known)))
-        done = sum(run in known for run in wanted)
+    figures: dict[str, Figure] = {}
+    for experiment, runs in track(wanted.items(), "drawing", console=Console(stderr=True)):
+        done = sum(run in known for run in runs)
         section = experiment.section(profile, seeds, known, paper)
         parts.append(f"## {experiment.title}\n")
-        parts.append(f"`dither reproduce {experiment.name}`: {done} of {len(wanted)} runs.\n")
+        parts.append(f"`dither reproduce {experiment.name}`: {done} of {len(runs)} runs.\n")
         parts.append(section.text)
-        for name, figure in section.figures.items():
-            save_figure(figure, folder / name)
+        figures |= section.figures
+    for name, figure in figures.items():
+        save_figure(figure, folder / name)
     path = folder / "report.md"
     path.write_text("\n".join(parts), encoding="utf-8")
     return path

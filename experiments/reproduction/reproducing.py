@@ -16,7 +16,7 @@ from experiments.reproduction.store import Store
 
 
 def listed(profile: Profile, seeds: Sequence[int]) -> str:
-    """Return a line for each experiment: its name, its first runs, its title."""
+    """Return a line for each experiment: its name, its runs before any choice, its title."""
     counts = {name: len(_runs([name], profile, seeds, {})) for name in EXPERIMENTS}
     lines = [f"{n:26} {counts[n]:5} runs  {e.title}" for n, e in EXPERIMENTS.items()]
     return "\n".join(lines)
@@ -61,7 +61,8 @@ def reproduced(
         + EXPERIMENTS[name].section(profile, seeds, known, numbers).text
         for name in names
     ]
-    return "\n\n".join(sections)
+    report = f"dither reproduce report --profile {profile.name} --seeds {len(seeds)} --out {folder}"
+    return "\n\n".join([*sections, f"The pictures are drawn by: {report}"])
 
 
 def _runs(names: Sequence[str], profile: Profile, seeds: Sequence[int], known: Known) -> list[Run]:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -72,6 +73,10 @@ class Runner:
         ):
             try:
                 yield lambda groups: _as_they_end(pool, groups)
+            except KeyboardInterrupt:
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -90,7 +95,8 @@ def _as_they_end(pool: ProcessPoolExecutor, groups: list[list[Run]]) -> Iterator
 
 
 def _end_with(parent: int) -> None:
-    """Let a process end when the one that began it was killed."""
+    """Let a process end when the one that began it was killed, and leave Ctrl-C to that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:

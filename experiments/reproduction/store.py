@@ -71,9 +71,12 @@ class Store:
         is_new = not folder.exists()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except FileExistsError as problem:
-            raise InvalidValueError(f"out must be a folder, got {str(folder)!r}") from problem
-        with self._path.open("a+b") as file:
+            opened = self._path.open("a+b")
+        except OSError as problem:
+            raise InvalidValueError(
+                f"out must be a folder that can be written, got {str(folder)!r}: {problem.strerror}"
+            ) from problem
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as taken:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out", type=Path, default=argparse.SUPPRESS,
-        help="folder of the runs and the report (default: experiments/records/PROFILE)",
+        help="folder of the runs and the report (default: the repository's experiments/records/PROFILE)",
     )  # fmt: skip
     parser.add_argument(
         "--data-dir",
@@ -84,6 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
             "memory; what is finished is saved, and --resume goes on\n"
         )
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("dither reproduce: what is finished is saved, and --resume goes on\n")
+        raise
     sys.stdout.write(text + "\n")
     return 0
 
