@@ -27,7 +27,7 @@ def write_report(folder: Path, profile: Profile, seeds: Sequence[int], paper: Pa
     """Write report.md and its pictures into the folder of the runs; return where."""
     store = Store(folder, KINDS)
     known = store.read()
-    wanted = {e: dict.fromkeys(e.runs(profile, seeds, known)) for e in EXPERIMENTS.values()}
+    wanted = {n: dict.fromkeys(e.runs(profile, seeds, known)) for n, e in EXPERIMENTS.items()}
     seconds = {
         run: line["seconds"]
         for run, line in zip(known, store.lines(), strict=True)
@@ -47,15 +47,16 @@ def write_report(folder: Path, profile: Profile, seeds: Sequence[int], paper: Pa
     if paper is None:
         parts.append("The paper's own numbers are not here: no folder with its CSV was given.\n")
     figures: dict[str, Figure] = {}
-    for experiment, runs in track(wanted.items(), "drawing", console=Console(stderr=True)):
+    for name, runs in track(wanted.items(), "drawing", console=Console(stderr=True)):
+        experiment = EXPERIMENTS[name]
         done = sum(run in known for run in runs)
         section = experiment.section(profile, seeds, known, paper)
         parts.append(f"## {experiment.title}\n")
-        parts.append(f"`dither reproduce {experiment.name}`: {done} of {len(runs)} runs.\n")
+        parts.append(f"`dither reproduce {name}`: {done} of {len(runs)} runs.\n")
         parts.append(section.text)
         figures |= section.figures
-    for name, figure in figures.items():
-        save_figure(figure, folder / name)
+    for file, figure in figures.items():
+        save_figure(figure, folder / file)
     path = folder / "report.md"
     path.write_text("\n".join(parts), encoding="utf-8")
     return path

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.refusals import complaint
 
+import experiments
 from dither.cli import main
 
 EXPERIMENTS = (
@@ -56,3 +57,14 @@ def test_a_missing_kymatio_is_told_of(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "reproduce needs kymatio" in complaint(["reproduce", "list"], capsys)
+
+
+def test_a_report_needs_runs_of_its_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = Path(experiments.__file__).parent / "records" / "small" / "runs.jsonl"
+    first = small.read_text(encoding="utf-8").splitlines()[0]
+    (tmp_path / "runs.jsonl").write_text(first + "\n", encoding="utf-8")
+    said = complaint(["reproduce", "report", "--profile", "smoke", "--out", str(tmp_path)], capsys)
+    assert "out must be a folder with runs of profile 'smoke', got" in said
+    assert [file.name for file in tmp_path.iterdir()] == ["runs.jsonl"]

@@ -103,3 +103,13 @@ def test_the_head_has_a_thousand_projections_of_about_unit_size() -> None:
     wanted = head_features(HeadSetting())
     assert wanted == FeatureSet("cifar10", dimension=1000, length=np.sqrt(1000.0))
     assert wanted.frequency is None
+
+
+def test_a_damaged_file_is_computed_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = prepared(WANTED, toys(0), monkeypatch)
+    for file in sorted(place.rglob("*.npy")):
+        file.write_bytes(file.read_bytes()[:-1])
+        again = prepared(WANTED, toys(0), monkeypatch)
+        assert torch.equal(again.train, found.train)
+        assert torch.equal(again.train_targets, found.train_targets)
+        assert torch.equal(again.test, found.test)

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out", type=Path, default=argparse.SUPPRESS,
-        help="folder of the runs and the report (default: the repository's experiments/records/PROFILE)",
+        help="folder of runs and report (default: the repository's experiments/records/PROFILE)",
     )  # fmt: skip
     parser.add_argument(
         "--data-dir",
