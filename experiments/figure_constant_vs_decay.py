@@ -12,6 +12,7 @@ from itertools import product
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from dither import theory
 from experiments.reproduction.curves import curve
@@ -23,6 +24,7 @@ from experiments.reproduction.run import Known, Run
 from experiments.reproduction.summaries import markdown_table, summary, with_spread, written
 
 _ENDS, _ALL = (1.6, 12.8), (1.6, 3.2, 6.4, 12.8)
+_MARKERS = {False: "s", True: "o"}
 _COLOURS = ("#000000", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
 
 
@@ -111,11 +113,18 @@ def draw(profile: Profile, dataset: str, seeds: Sequence[int], known: Known) -> 
             found = curve(_seeds_of(grid, dataset, sigma, c, seeds), known)
             if found is not None:
                 epochs = found.steps / grid.setting.steps_per_epoch
-                axes.plot(epochs, 100.0 - found.mean, "o-", color=colour, label=f"c = {c:g}")
+                error, marker = 100.0 - found.mean, _MARKERS[c > 0.0]
+                axes.errorbar(
+                    epochs, error, found.sd, marker=marker, color=colour, label=f"c = {c:g}"
+                )
         axes.set(title=f"σ = {sigma:g}", xlabel="epoch", ylabel="test error, %", yscale="log")
-        _draw_cost(axes.twinx(), _seeds_of(grid, dataset, sigma, 0.0, [0])[0])
-        if axes.get_lines():
-            axes.legend(fontsize=8, loc="lower left")
+        axes.set_xticks(range(1, grid.setting.epochs + 1, max(1, grid.setting.epochs // 10)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))
+        behind = axes.twinx()
+        _draw_cost(behind, _seeds_of(grid, dataset, sigma, 0.0, [0])[0])
+    handles = [*axes.get_legend_handles_labels()[0], *behind.get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
@@ -138,8 +147,7 @@ def _draw_cost(axes: Axes, run: NetworkRun) -> None:
     ]
     axes.plot(epochs, numerical, color=grey, linestyle="--", label="numerical ε")
     axes.plot(epochs, theorem, color=grey, linestyle=":", label="the theorem's ε")
-    axes.set(ylabel="ε", yscale="log")
-    axes.legend(fontsize=8, loc="upper right")
+    axes.set(ylabel="ε (grey)", yscale="log")
 
 
 EXPERIMENT = FigureConstantVsDecay()
