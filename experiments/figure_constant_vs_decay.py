@@ -24,7 +24,6 @@ from experiments.reproduction.run import Known, Run
 from experiments.reproduction.summaries import markdown_table, summary, with_spread, written
 
 _ENDS, _ALL = (1.6, 12.8), (1.6, 3.2, 6.4, 12.8)
-_MARKERS = {False: "s", True: "o"}
 _COLOURS = ("#000000", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
 
 
@@ -113,7 +112,7 @@ def draw(profile: Profile, dataset: str, seeds: Sequence[int], known: Known) -> 
             found = curve(_seeds_of(grid, dataset, sigma, c, seeds), known)
             if found is not None:
                 epochs = found.steps / grid.setting.steps_per_epoch
-                error, marker = 100.0 - found.mean, _MARKERS[c > 0.0]
+                error, marker = 100.0 - found.mean, "o" if c > 0.0 else "s"
                 axes.errorbar(
                     epochs, error, found.sd, marker=marker, color=colour, label=f"c = {c:g}"
                 )

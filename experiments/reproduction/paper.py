@@ -41,9 +41,9 @@ def read_paper(folder: Path) -> Paper:
     """
     try:
         return _read(folder)
+    except InvalidValueError:
+        raise
     except (KeyError, ValueError) as problem:
-        if isinstance(problem, InvalidValueError):
-            raise
         raise InvalidValueError(
             f"paper must be a folder with {_DECAYING} and {_ADAPTIVE} as they were published, got "
             f"{str(folder)!r}: {problem}"
