@@ -99,11 +99,12 @@ def test_raw_step_sizes_cost_everything_whatever_their_noise(tmp_path: Path) -> 
 def test_noise_that_follows_is_counted_by_the_least_it_could_be(tmp_path: Path) -> None:
     made = dither.plan(
         epsilon=1.0, delta=1e-5, dataset_size=N, batch_size=M, steps=6, noise="filter",
-        stepsizes=AdaGradNorm(1.0, 0.01),
+        stepsizes=AdaGradNorm(1e-4, 1e-6),
     )  # fmt: skip
     ledger = new(tmp_path)
     run = private(made, ledger)
     go(run)
+    # b_t² starts so small that the first gradients raise it at once: by 2.7 in the least of 300.
     (found,) = ledger.runs.values()
     assert max(found.spent) > 1.01 * max(found.noise)
     least = accounting.epsilon(made.least_noise, sample_rate=M / N, delta=1e-5)
