@@ -1,7 +1,7 @@
 """Beyond the paper: the best private accuracy on two cores without other data, at ε = 1 and 3.
 
 Scattering features, all of them (for CIFAR-10 and Fashion-MNIST those of the image and its mirror
-image; for CIFAR-10 5,000 random cosines of them), a linear model, batches of 8,192 (Poisson), step
+image; for CIFAR-10 5,000 random cosines of them at two scales), a linear model, batches of 8,192 (Poisson), step
 sizes that fall linearly, momentum 0.9, optimal noise, the mean of the iterates of the second half;
 the first steps release means, by which features are centred. Rate and number of steps are the best
 of a few on a tenth of the training images; that choice, like every choice of a recipe by looking at

@@ -7,6 +7,7 @@ in groups of channels and scaled to length 1 by themselves, so that no statistic
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,7 +43,8 @@ class FeatureSet:
             are cut to a fifth as many.
         dimension: of a random projection; None keeps all features.
         frequency: makes cosines of the projection, at random phases: a linear model on them is one
-            with the kernel exp(−(frequency·‖x − y‖)²/2) on the features (Rahimi and Recht 2007).
+            with the kernel exp(−(frequency·‖x − y‖)²/2) (Rahimi and Recht 2007) on the features and,
+            in equal measure, those of cells that are twice as wide.
         length: of every row.
         mirrored: whether the features of the mirror image are added: what is seen the same way from
             both sides is then the same row.
@@ -141,7 +143,7 @@ def _folder(wanted: FeatureSet) -> Path:
 def _path(wanted: FeatureSet, part: str) -> Path:
     kinds = ["mirrored"] if wanted.mirrored else []
     if wanted.frequency is not None:
-        kinds.append(f"cosines-{wanted.frequency!r}")
+        kinds.append(f"two-scales-cosines-{wanted.frequency!r}")
     return _folder(wanted) / f"{'-'.join([part, str(wanted.dimension), *kinds])}.npy"
 
 
@@ -203,8 +205,18 @@ def _normalized(wanted: FeatureSet, part: str) -> Iterator[Tensor]:
     sources = [np.load(file, mmap_mode="r") for file in files]
     for start in range(0, len(sources[0]), _PIECE):
         pieces = [torch.from_numpy(s[start : start + _PIECE].astype(np.float32)) for s in sources]
-        rows = sum(torch.nn.functional.group_norm(piece, _GROUPS).flatten(1) for piece in pieces)
+        rows = sum(_rows(piece, with_coarse=wanted.frequency is not None) for piece in pieces)
         yield torch.nn.functional.normalize(torch.as_tensor(rows), dim=1)
+
+
+def _rows(channels: Tensor, *, with_coarse: bool) -> Tensor:
+    """Return normalized channels as rows, and beside them those of 2 × 2 cells if wanted."""
+    functional = torch.nn.functional
+    fine = functional.group_norm(channels, _GROUPS).flatten(1)
+    if not with_coarse:
+        return fine
+    coarse = functional.group_norm(functional.avg_pool2d(channels, 2), _GROUPS).flatten(1)
+    return torch.cat([fine, coarse * math.sqrt(fine.shape[1] / coarse.shape[1])], dim=1)
 
 
 def _projected(wanted: FeatureSet, part: str, done: Callable[[int], None]) -> NDArray[np.float32]:
