@@ -43,8 +43,8 @@ class FeatureSet:
             are cut to a fifth as many.
         dimension: of a random projection; None keeps all features.
         frequency: makes cosines of the projection, at random phases: a linear model on them is one
-            with the kernel exp(−(frequency·‖x − y‖)²/2) (Rahimi and Recht 2007) on the features and,
-            in equal measure, those of cells that are twice as wide.
+            with the kernel exp(−(frequency·‖x − y‖)²/2) on the features (Rahimi and Recht 2007),
+            here together with those of cells twice as wide, in equal measure.
         length: of every row.
         mirrored: whether the features of the mirror image are added: what is seen the same way from
             both sides is then the same row.

@@ -86,12 +86,28 @@ def test_projected_angles_are_about_those_of_all_features(monkeypatch: pytest.Mo
     assert np.abs(error.numpy()).max() < 5.0 * np.sqrt(2.0 / 4000)
 
 
-def test_products_of_cosines_are_about_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = prepared(FeatureSet("toys", mirrored=True), toys(0), monkeypatch)
+def at_two_scales(channels: np.ndarray) -> np.ndarray:
+    """Cells and means of 2 × 2 cells, in 27 groups of variance 1, as long as each other."""
+    n, c, h, w = channels.shape
+    coarse = channels.reshape(n, c, h // 2, 2, w // 2, 2).mean(axis=(3, 5))
+    groups = [each.reshape(n, 27, -1) for each in (channels, coarse)]
+    normal = [
+        ((g - g.mean(2, keepdims=True)) / np.sqrt(g.var(2, keepdims=True) + 1e-5)).reshape(n, -1)
+        for g in groups
+    ]
+    return np.concatenate([normal[0], 2.0 * normal[1]], axis=1)
+
+
+def test_products_of_cosines_are_about_the_kernel(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = FeatureSet("toys", dimension=20_000, frequency=1.5, mirrored=True)
     cosines = prepared(wanted, toys(0), monkeypatch).train
     assert torch.allclose(cosines.norm(dim=1), torch.tensor(1.0))
-    distances = torch.cdist(whole.train, whole.train)
+    files = [next(place.rglob(f"train-{kind}.npy")) for kind in ("all", "mirrored")]
+    both = sum(at_two_scales(np.load(file).astype(float)) for file in files)
+    rows = torch.nn.functional.normalize(torch.as_tensor(both), dim=1).float()
+    distances = torch.cdist(rows, rows)
     # A mean of k products of two cosines, each within ±2: standard deviation at most √(2/k).
     allowed = 5.0 * np.sqrt(2.0 / 20_000)
     for frequency, agrees in ((1.5, True), (1.0, False), (2.0, False)):
