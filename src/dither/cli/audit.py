@@ -16,7 +16,7 @@ from dither import validate
 from dither.cli.account import read_plan
 from dither.cli.canaries import read_scores
 from dither.cli.options import number
-from dither.cli.run_files import ABOUT, ledger_place, read_run_file
+from dither.cli.run_files import ABOUT, audits_of, keep_audit, ledger_place, read_run_file
 from dither.planning import Plan, plan
 from dither.planning.fixed_plan import so_far
 from dither.schedules import Linear
@@ -85,10 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
     plot = getattr(arguments, "plot", None)
     if plot is not None:
         checked_figure_path(plot)
+    if hasattr(arguments, "run_dir"):
+        audits_of(Path(arguments.run_dir))  # refuses what could not be added to
     result, steps = _audited(arguments)
     if plot is not None:
         allowed = None if result.allowed is None else result.allowed.true_positives
         save_figure(audit_figure(result.roc, allowed, result.verdict), plot)
+    if hasattr(arguments, "run_dir"):
+        keep_audit(Path(arguments.run_dir), _record(result, steps))
     if arguments.json:
         json.dump({"steps": steps, **_facts(result)}, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
@@ -188,6 +192,18 @@ def _canaries(arguments: argparse.Namespace, folder: Path, claimed: PrivacyBound
             )
     scores, included = read_scores(folder)
     return one_run(scores, included, claimed=claimed, confidence=arguments.confidence)
+
+
+def _record(result: "AuditResult", steps: str) -> dict[str, Any]:
+    """Return what is kept of an audit: its facts, and both curves to draw."""
+    roc = result.roc.round(6)
+    allowed = None if result.allowed is None else result.allowed.true_positives(roc[0])
+    curves = {
+        "false_positives": roc[0].tolist(),
+        "true_positives": roc[1].tolist(),
+        "allowed": None if allowed is None else allowed.tolist(),
+    }
+    return {"steps": steps, **_facts(result), "curves": curves}
 
 
 def _facts(result: "AuditResult") -> dict[str, Any]:

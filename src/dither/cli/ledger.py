@@ -2,10 +2,9 @@
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -20,14 +19,6 @@ if TYPE_CHECKING:
 
 NAME = "ledger"
 HELP = "what the runs on the same data have spent together"
-
-_HOW = {
-    "fixed": "All runs were registered before anything was spent: they compose like one run.",
-    "adaptive": (
-        "A run was registered after others had spent, and may have been planned by their results: "
-        "the total is an odometer's."
-    ),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,13 +66,15 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
+    from dither.ledger.summary import HOW, summary
+
     plot = getattr(arguments, "plot", None)
     delta = _delta(arguments, ledger)
     if plot is not None:
         from dither.reports import ledger_figure, save_figure
 
         save_figure(ledger_figure(ledger, delta), plot)
-    found = _facts(ledger, delta)
+    found = summary(ledger, delta)
     if arguments.json:
         json.dump(found, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
@@ -101,54 +94,18 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
         )
     console.print(table)
     total = "∞" if found["epsilon"] is None else rounded(found["epsilon"], 4)
-    sys.stdout.write(
-        f"Spent together: ε = {total} at δ = {delta:g}. {_HOW[found['composition']]}\n"
-    )
+    sys.stdout.write(f"Spent together: ε = {total} at δ = {delta:g}. {HOW[found['composition']]}\n")
     sys.stdout.write(f"{_cap_line(ledger)}\n")
     if plot is not None:
         sys.stdout.write(f"The picture is in {plot}.\n")
 
 
 def _delta(arguments: argparse.Namespace, ledger: "Ledger") -> float:
+    from dither.ledger.summary import usual_delta
+
     if hasattr(arguments, "delta"):
         return validate.probability(delta=arguments.delta)
-    if ledger.limit is not None:
-        return ledger.limit.delta
-    for each in ledger.runs.values():
-        if each.entry.delta > 0.0:
-            return each.entry.delta
-    raise validate.InvalidValueError("delta must be given for a ledger without a cap and runs")
-
-
-def _facts(ledger: "Ledger", delta: float) -> dict[str, Any]:
-    total, cap = ledger.total(delta), ledger.limit
-    runs = [
-        {
-            "run": name,
-            "registered": each.entry.time,
-            "plan": each.entry.fingerprint,
-            "spent": len(each.spent),
-            "planned": len(each.noise),
-            "least_noise": min(each.spent, default=None),
-            "most_noise": max(each.spent, default=None),
-            "epsilon": _finite(ledger.total_of(name, delta=delta).epsilon),
-            "is_open": each.is_open,
-            "is_seeded": each.entry.is_seeded,
-        }
-        for name, each in ledger.runs.items()
-    ]
-    return {
-        "epsilon": _finite(total.epsilon),
-        "delta": delta,
-        "accountant": total.accountant,
-        "composition": ledger.composition,
-        "cap": None if cap is None else {"epsilon": cap.epsilon, "delta": cap.delta},
-        "runs": runs,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return usual_delta(ledger)
 
 
 def _cap_line(ledger: "Ledger") -> str:

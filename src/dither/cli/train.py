@@ -207,6 +207,7 @@ def _read(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]
 
 def _plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
     """Return the plan that was asked for, and where all data is public those to compare with."""
+    arguments.read_off = _read_off(arguments)
     arguments.dataset_size = getattr(arguments, "dataset_size", records)
     schedule, steps = schedule_of(arguments), steps_of(arguments)
     sizes: dict[str, Any] = {
@@ -232,6 +233,14 @@ def _plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
         # Step sizes for clipped gradients do not suit plain ones; Adam's own do.
         plans[_WITHOUT] = Plan.unsafe_without_noise(**{**sizes, "stepsizes": Constant(5.0)})
     return plans
+
+
+def _read_off(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return what is read off data of one's own and taken as public."""
+    if arguments.data in _STANDARD:
+        return ()
+    counted = () if hasattr(arguments, "dataset_size") else ("the number of records",)
+    return (*counted, "the set of classes")
 
 
 def _begun(made: Plan, folder: Path) -> Plan:
@@ -272,6 +281,7 @@ def _trained(
             "resume": arguments.resume,
             "ledger": getattr(arguments, "ledger", None),
             "checkpoint_every": arguments.checkpoint_every,
+            "read_off": arguments.read_off,
         }
     return train(
         build(tuple(examples.inputs.shape[1:]), len(examples.classes)),

@@ -22,6 +22,7 @@ class Row:
         stepsize: η of the last of them.
         noise_multiplier: z of the last of them.
         metrics: what was measured on public data.
+        iterate_metrics: the same of the last iterate, where ``metrics`` are of an average of them.
     """
 
     step: int
@@ -29,6 +30,7 @@ class Row:
     stepsize: float
     noise_multiplier: float
     metrics: dict[str, float] = field(default_factory=dict)
+    iterate_metrics: dict[str, float] = field(default_factory=dict)
 
 
 class History:

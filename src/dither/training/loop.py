@@ -77,6 +77,7 @@ def train(
     workers: int = 0,
     engine: str = "fast",
     augment: Augment | None = None,
+    read_off: Sequence[str] = (),
 ) -> TrainResult:
     """Train a model privately, from a plan and a dataset of (inputs, …, targets).
 
@@ -109,6 +110,8 @@ def train(
         workers: as `make_private` takes it.
         engine: as `make_private` takes it.
         augment: as `make_private` takes it.
+        read_off: what the caller has read off the private data and takes as public, in words such
+            as "the number of records"; kept in ``run_dir``, for the report.
 
     Returns:
         A `TrainResult`.
@@ -125,7 +128,9 @@ def train(
     criterion, measured = loss_of(loss), checked_public(evaluate, dataset)
     every = validate.count(every=every)
     checkpoint_every = validate.count(checkpoint_every=checkpoint_every)
-    folder = None if run_dir is None else RunFolder(run_dir, resume=resume, ledger=ledger)
+    folder = None
+    if run_dir is not None:
+        folder = RunFolder(run_dir, resume=resume, ledger=ledger, read_off=read_off)
     private = make_private(
         model, optimizer_of(optimizer, model), plan, dataset, seed=seed, workers=workers,
         engine=engine, augment=augment,
@@ -140,11 +145,16 @@ def train(
     history = History(None if folder is None else folder.path, private.step)
 
     def look() -> None:
-        with average.in_place():
-            metrics = {} if measured is None else measure(model, measured, criterion)
-        private.accept_model()  # the average was in it for a while
-        cost = private.spent().epsilon
-        history.add(Row(private.step, cost, private.stepsize, private.noise_multiplier, metrics))
+        metrics: dict[str, float] = {}
+        of_iterate: dict[str, float] = {}
+        if measured is not None:
+            if average.name is not None:
+                of_iterate = measure(model, measured, criterion)
+            with average.in_place():
+                metrics = measure(model, measured, criterion)
+            private.accept_model()  # the average was in it for a while
+        numbers = private.spent().epsilon, private.stepsize, private.noise_multiplier
+        history.add(Row(private.step, *numbers, metrics, of_iterate))
 
     clearing = nullcontext() if folder is None else folder.clearing(private)
     with clearing, Bar(private.plan.steps, shown=progress) as bar:
@@ -171,7 +181,7 @@ def train(
     )
     private.close()
     if folder is not None:
-        _save(result, folder)
+        _save(result, folder, averaging)
     history.close()
     return result
 
@@ -180,13 +190,15 @@ def _plan_text(plan: Plan | ReactivePlan) -> str:
     return plan.to_json() if isinstance(plan, Plan) else str(plan)
 
 
-def _save(result: TrainResult, folder: RunFolder) -> None:
+def _save(result: TrainResult, folder: RunFolder, averaging: str | None) -> None:
     folder.save_model(result.model)
     summary = {
         "steps": result.steps,
         "seed": result.seed,
         "plan": result.plan.fingerprint,
         "bound": {key: written(value) for key, value in asdict(result.bound).items()},
+        "averaging": averaging,
         "metrics": result.metrics,
+        "iterate_metrics": result.history[-1].iterate_metrics,
     }
     folder.write("result.json", json.dumps(finite(summary), indent=2, allow_nan=False))

@@ -1,9 +1,11 @@
 """The folder of a run: its plan, its ledger, its checkpoint, what it leaves behind."""
 
 import json
+import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dither import __version__
 from dither.ledger import FILE, Ledger, new_name
 from dither.ledger.checkpoint import load_checkpoint, save_checkpoint
+from dither.ledger.entries import now
 from dither.ledger.files import write_whole
 from dither.training.averaging import Average
 from dither.training.private import Private
@@ -32,12 +36,20 @@ class RunFolder:
         path: the folder.
         resume: whether a run that is there goes on; else the folder must be new or empty.
         ledger: the ledger, or None for one in the folder.
+        read_off: what was read off the private data and is taken as public.
     """
 
-    def __init__(self, path: str | Path, *, resume: bool, ledger: str | Path | None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        resume: bool,
+        ledger: str | Path | None,
+        read_off: Sequence[str] = (),
+    ) -> None:
         self.path = checked_folder(path, resume=resume)
         self._ledger = None if ledger is None else str(Path(ledger).resolve())
-        self._is_new = False
+        self._is_new, self._read_off = False, list(read_off)
         self.run: str = self._about()["run"] if self.has_begun else new_name()
 
     @property
@@ -65,6 +77,9 @@ class RunFolder:
                     f"ledger must be the one that the run began with, {found or FILE!r}, got "
                     f"{self._ledger or FILE!r}"
                 )
+            about["sessions"] = [*about.get("sessions", []), _session()]
+            about["read_off"] = [*dict.fromkeys([*about.get("read_off", []), *self._read_off])]
+            self.write(ABOUT, json.dumps(about))
         else:
             if any((self.path / name).exists() for name in (CHECKPOINT, FILE)):
                 raise InvalidValueError(
@@ -78,6 +93,8 @@ class RunFolder:
                 "run": self.run,
                 "ledger": self._ledger,
                 "folder": self.path.stat().st_ino,
+                "read_off": self._read_off,
+                "sessions": [_session()],
             }
             self.write(ABOUT, json.dumps(about))
             return Ledger(self._place)
@@ -168,6 +185,13 @@ def checked_folder(path: str | Path, *, resume: bool) -> Path:
 
 def _otherwise(resume: bool) -> str:
     return ", or of a run with its plan.json" if resume else ", or resume=True goes on with a run"
+
+
+def _session() -> dict[str, Any]:
+    """Return when a run begins or goes on, and with which versions."""
+    used = {name: version(name) for name in ("torch", "numpy", "scipy", "cryptography")}
+    own = {"dither": __version__, "python": platform.python_version()}
+    return {"time": now(), "versions": {**own, **used}}
 
 
 def _shapes(model: nn.Module) -> dict[str, list[int]]:
