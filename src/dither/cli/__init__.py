@@ -9,9 +9,9 @@ from typing import NoReturn
 
 from dither import __version__, validate
 from dither.accounting.filter import BudgetExceededError
-from dither.cli import account, audit, ledger, plan, reproduce, theory, train
+from dither.cli import account, audit, completion, doctor, ledger, plan, reproduce, theory, train
 
-_COMMANDS = (train, plan, account, audit, ledger, theory, reproduce)
+_COMMANDS = (train, plan, account, audit, ledger, theory, reproduce, doctor, completion)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run, parser=command)
+        command.set_defaults(run=module.run, parser=command, root=parser)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

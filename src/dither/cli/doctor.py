@@ -1,0 +1,190 @@
+"""Check the environment: what is missing, what is too old, what this machine cannot do.
+
+What needs a package is imported where it is tried: a missing one is found, and not fallen over.
+"""
+
+import argparse
+import json
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+from packaging.requirements import Requirement
+from rich.console import Console
+from rich.table import Table
+
+from dither import __version__, accounting
+from dither.validate import InvalidValueError
+
+NAME = "doctor"
+HELP = "check the environment, and say what is missing"
+
+_HALF_PRECISION = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: its name.
+        state: "ok", "missing" (dither does not work) or "optional" (something else will not).
+        detail: what was found, or what to do.
+    """
+
+    what: str
+    state: str
+    detail: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the output's form."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at everything, print, and return 1 if dither cannot work here."""
+    findings = list(diagnosed())
+    if arguments.json:
+        json.dump([asdict(each) for each in findings], sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        _print(findings)
+    return int(any(each.state == "missing" for each in findings))
+
+
+def diagnosed() -> Iterator[Finding]:
+    """Yield what is there and what is not, most needed first."""
+    yield Finding("dither", "ok", f"{__version__}, Python {sys.version.split()[0]}")
+    yield from _packages()
+    yield _tried("random bits", _random_bits)
+    yield _tried("ε of a known mechanism", _known_epsilon)
+    yield _tried("ledger", _ledger)
+    yield _tried("computing", _torch)
+    yield _half_precision()
+    for name in ("digits", "mnist", "fashion-mnist", "cifar10"):
+        yield _dataset(name)
+
+
+def _packages() -> Iterator[Finding]:
+    """Yield the packages that dither's own description asks for, and those of its extras."""
+    for text in metadata.requires("dither") or ():
+        wanted = Requirement(text)
+        extra = next((e for e in _EXTRAS if _is_for(wanted, e)), None)
+        if extra is None and wanted.marker is not None and not wanted.marker.evaluate():
+            continue
+        yield _package(wanted, extra)
+
+
+_EXTRAS = {"reproduce": "dither reproduce"}
+"""Extras that users need, and what for; the others are for developers."""
+
+
+def _is_for(wanted: Requirement, extra: str) -> bool:
+    if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+        return False
+    return wanted.marker.evaluate({"extra": extra})
+
+
+def _package(wanted: Requirement, extra: str | None) -> Finding:
+    state = "missing" if extra is None else "optional"
+    use = "" if extra is None else f", for {_EXTRAS[extra]}: pip install 'dither[{extra}]'"
+    try:
+        found = metadata.version(wanted.name)
+    except metadata.PackageNotFoundError:
+        return Finding(wanted.name, state, f"not installed; {wanted.specifier} is needed{use}")
+    if not wanted.specifier.contains(found, prereleases=True):
+        return Finding(wanted.name, state, f"{found}, but {wanted.specifier} is needed{use}")
+    return Finding(wanted.name, "ok", found)
+
+
+def _tried(what: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, "ok", check())
+    except (ArithmeticError, ImportError, OSError, ValueError, sqlite3.Error) as problem:
+        return Finding(what, "missing", f"{type(problem).__name__}: {problem}")
+
+
+def _random_bits() -> str:
+    """Draw bits as training does, and look whether half of them are ones."""
+    from dither.randomness import Source
+
+    bits = np.unpackbits(Source(None).stream("doctor", 0).bytes(10_000))
+    ones = int(bits.sum())
+    # 80,000 fair coins are 1,000 or more off their mean once in 10^12.
+    if not abs(ones - bits.size // 2) < 1_000:
+        raise ArithmeticError(f"{ones:,} of {bits.size:,} random bits are ones")
+    return "AES-256 in counter mode, keyed by the operating system"
+
+
+def _known_epsilon() -> str:
+    """Account for one full-batch step, for which there is a closed form."""
+    z, found = 2.0, accounting.epsilon([2.0], sample_rate=1.0, delta=1e-5).epsilon
+    above = math.erfc((found * z - 1.0 / (2.0 * z)) / math.sqrt(2.0)) / 2.0
+    below = math.erfc((found * z + 1.0 / (2.0 * z)) / math.sqrt(2.0)) / 2.0
+    delta = above - math.exp(found) * below
+    if not 0.99e-5 <= delta <= 1.0000001e-5:
+        raise ArithmeticError(f"ε = {found:.6g} of z = 2 at δ = 1e-5 has δ = {delta:.6g}")
+    return f"{found:.6f}, agrees with the closed form"
+
+
+def _ledger() -> str:
+    from dither.ledger import Ledger
+
+    with tempfile.TemporaryDirectory() as folder:
+        Ledger(Path(folder) / "ledger.sqlite")
+    return f"SQLite {sqlite3.sqlite_version}, tried in {tempfile.gettempdir()}"
+
+
+def _torch() -> str:
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no accelerator"
+    threads = f"{torch.get_num_threads()} of {os.cpu_count()} processors"
+    return f"PyTorch on {threads}, {device}"
+
+
+def _half_precision() -> Finding:
+    """Try a product in another process: where the machine lies about itself, that one dies."""
+    ended = subprocess.run(  # noqa: S603 - our own interpreter and a constant
+        [sys.executable, "-c", _HALF_PRECISION], capture_output=True, check=False
+    )
+    if ended.returncode == 0:
+        return Finding("half precision", "ok", "bfloat16 works")
+    detail = "bfloat16 does not work here; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 may help"
+    return Finding("half precision", "optional", detail)
+
+
+def _dataset(name: str) -> Finding:
+    try:
+        from dither.data import load
+
+        found = load(name)
+    except (ImportError, InvalidValueError) as problem:
+        return Finding(f"data: {name}", "optional", str(problem))
+    return Finding(f"data: {name}", "ok", f"{len(found.train):,} records")
+
+
+def _print(findings: list[Finding]) -> None:
+    console = Console(highlight=False)
+    table = Table()
+    for title in ("what", "state", "found"):
+        table.add_column(title, overflow="fold")
+    colours = {"ok": "green", "missing": "bold red", "optional": "yellow"}
+    for each in findings:
+        state = f"[{colours[each.state]}]{each.state}[/]"
+        table.add_row(each.what, state, each.detail.replace("[", r"\["))
+    console.print(table)
+    missing = [each.what for each in findings if each.state == "missing"]
+    if missing:
+        console.print(f"dither does not work here: {', '.join(missing)}", markup=False)
+    else:
+        console.print("dither works here. What is optional is for what its line says.")
