@@ -13,7 +13,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage lint bench experiments reproduce evidence clean
+.PHONY: help setup demo test browser coverage lint docs package bench experiments reproduce evidence clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,8 +23,14 @@ setup: $(READY) ## make .venv and install dither in it, pinned by constraints.tx
 demo: $(READY) ## the main job on its default input: private training on digits, and a picture
 	$(BIN)/dither train --plot demo.png
 
-test: lint ## lint, types, import contracts, tests, doctests
+test: lint browser ## lint, types, import contracts, tests, doctests
 	$(ONE_THREAD) $(BIN)/pytest -n 2
+
+browser: # what the tests of pages look at them with
+	@command -v chromium >/dev/null || { echo "installing chromium"; apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+		chromium fonts-dejavu-core >/dev/null; } || \
+		echo "NO CHROMIUM, and it cannot be installed here: the tests of pages in a browser will be SKIPPED" >&2
 
 coverage: $(READY) ## the tests again, with a report of the lines and branches that they reach
 	$(ONE_THREAD) $(BIN)/pytest -n 2 --cov --cov-report=term
@@ -34,6 +40,12 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(READY) ## the documentation site, in site/
+	$(BIN)/mkdocs build --strict --site-dir site
+
+package: $(READY) ## a wheel and an sdist, in dist/
+	$(BIN)/python -m build --no-isolation
 
 bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.schedules
@@ -54,11 +66,11 @@ reproduce: $(READY) ## the paper's tables and figures, about three hours of two 
 	$(BIN)/dither reproduce all --profile small --resume
 	$(BIN)/dither reproduce report --profile small
 
-evidence: $(READY) ## the long checks: many more random cases than `make test` draws
+evidence: $(READY) browser ## the long checks: many more random cases than `make test` draws
 	$(ONE_THREAD) HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
 
 clean: ## remove .venv, caches and what the demo wrote
-	rm -rf $(VENV) build dist demo.png .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist site demo.png .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find src tests benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
