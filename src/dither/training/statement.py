@@ -110,6 +110,8 @@ def claim(stated: Stated) -> str:
         if stated.is_raw:
             why = "its step sizes follow the raw gradients, which no noise protects"
         return f"This run claims NO privacy (ε = ∞): {why}."
+    if not bound.is_upper_bound:
+        return f"NOT PROVEN: {bound}."
     epsilon, delta = rounded(bound.epsilon, 4), rounded(bound.delta, 3)
     if isinstance(bound, SpentSoFar):
         return (

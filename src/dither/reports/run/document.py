@@ -1,0 +1,331 @@
+"""The report as sections of blocks: HTML and markdown say the same because this says it once."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR
+from typing import TypeAlias, final
+
+from dither import __version__
+from dither.ledger.summary import HOW
+from dither.reports.run.in_words import in_short, not_covered, odds_in_words, odds_rows
+from dither.reports.run.odds import odds_of
+from dither.reports.run.report import Chart, RunReport
+from dither.training.statement import paragraphs
+from dither.types import rounded
+
+UNKNOWN = "not recorded"
+_ATTACKS = {
+    "white-box": "sees every release",
+    "final-model": "sees the final model",
+    "one-run": "sees one run with many canaries",
+}
+
+
+@final
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph, with its weight: "plain", "quote" for a statement, "alarm"."""
+
+    text: str
+    kind: str = "plain"
+
+
+@final
+@dataclass(frozen=True)
+class Facts:
+    """Names and what is to be said of each."""
+
+    rows: tuple[tuple[str, str], ...]
+
+
+@final
+@dataclass(frozen=True)
+class Table:
+    """A table with a head; what it shows is in its caption."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@final
+@dataclass(frozen=True)
+class Charts:
+    """Charts side by side, where there is room."""
+
+    charts: tuple[Chart, ...]
+
+
+Block: TypeAlias = Paragraph | Facts | Table | Charts
+
+
+@final
+@dataclass(frozen=True)
+class Section:
+    """A part of the report."""
+
+    key: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+def sections_of(report: RunReport) -> tuple[Section, ...]:
+    """Return the report's sections, in the order in which they are read."""
+    parts = (
+        ("meaning", "What this means for one person", _meaning(report)),
+        ("not-covered", "What is not covered", iter([Facts(tuple(not_covered(report)))])),
+        ("statement", "The privacy statement", _statement(report)),
+        ("plan", "Plan, noise and privacy over the steps", _plan(report)),
+        ("accuracy", "Accuracy", _accuracy(report)),
+        ("audit", "Audit", _audit(report)),
+        ("ledger", "All runs on this data", _ledger(report)),
+        ("origin", "Versions and fingerprints", _origin(report)),
+    )
+    return tuple(Section(key, title, tuple(blocks)) for key, title, blocks in parts)
+
+
+def _charts(report: RunReport, *keys: str) -> Iterator[Block]:
+    found = tuple(chart for chart in report.charts if chart.key in keys)
+    if found:
+        yield Charts(found)
+
+
+def _meaning(report: RunReport) -> Iterator[Block]:
+    bound = report.claim.bound
+    rows, words = in_short(report), odds_in_words(report.claim)
+    if not rows:
+        yield Paragraph("No ε is reported, so nothing can be said of what an attacker may learn.")
+        return
+    yield Facts(tuple(rows))
+    for text in words:
+        yield Paragraph(text)
+    if words and bound is not None:
+        yield Table(
+            "The most that any test can find, by how often it is wrong",
+            ("is wrong about at most", "finds at most"),
+            tuple(
+                (f"{wrong} of those {_out(bound.relation)}", f"{found} of those {_in(bound)}")
+                for wrong, found in odds_rows(odds_of(bound.epsilon, bound.delta))
+            ),
+        )
+
+
+def _out(relation: str) -> str:
+    return "not in the data" if relation == "add-remove" else "that are another in its place"
+
+
+def _in(bound: object) -> str:
+    return "in the data" if getattr(bound, "relation", "") == "add-remove" else "that are this one"
+
+
+def _statement(report: RunReport) -> Iterator[Block]:
+    if report.stated is None:
+        yield Paragraph(
+            "No step was paid for yet: nothing was released."
+            if report.paid_steps == 0
+            else "There is none: too little of the folder can be read."
+        )
+        return
+    for text in paragraphs(report.stated):
+        yield Paragraph(text, "quote")
+
+
+def _number(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def _plan(report: RunReport) -> Iterator[Block]:
+    stated, paid, taken = report.stated, report.paid_steps, report.taken_steps
+    rows = [("State of the run", _state(report))]
+    rows.append(("Steps planned", _number(report.planned_steps)))
+    rows.append(("Steps paid for, by the ledger", _number(paid)))
+    if paid is not None and taken is not None and paid > taken:
+        rows.append(
+            ("Steps lost", f"{paid - taken:,} were paid for and lost in a crash: they stay spent.")
+        )
+    if report.replanned:
+        rows.append(
+            (
+                "Planned anew",
+                f"{report.replanned} times: the noise of the rest was planned anew, so that the "
+                "total stays within the budget.",
+            )
+        )
+    if stated is not None:
+        q = stated.batch_size / stated.dataset_size
+        rows += [
+            ("Records, n (public)", f"{stated.dataset_size:,}"),
+            ("Expected batch, m", f"{stated.batch_size:,} (q = m/n = {q:.4g})"),
+            ("Clip norm, C", f"{stated.clip_norm:g}" if math.isfinite(stated.clip_norm) else "∞"),
+        ]
+    yield Facts(tuple(rows))
+    yield from _charts(report, "noise", "reaching", "spending")
+    if report.plan_text is not None:
+        yield Paragraph(report.plan_text, "code")
+
+
+def _state(report: RunReport) -> str:
+    if report.state == "open":
+        return "Open: by the ledger it may still spend."
+    if report.state == "unknown":
+        return "Not known, as there is no ledger that has it."
+    paid, planned = report.paid_steps, report.planned_steps
+    if paid is not None and planned is not None and paid < planned:
+        return "Ended early. What is reported is the cost of the whole plan where that is more."
+    return "Ended."
+
+
+def _accuracy(report: RunReport) -> Iterator[Block]:
+    if not report.metrics:
+        yield Paragraph(
+            "Nothing was measured, or it was not recorded: a model is measured on data that is "
+            "declared public only (dither train --public-test FILE)."
+        )
+    else:
+        averaged = report.averaging not in (None, "none")
+        name = f"with averaging ({report.averaging})" if averaged else "measured"
+        head = ["on public data", name, *(["last iterate, without averaging"] if averaged else [])]
+        rows = [
+            [
+                key,
+                f"{value:.4f}",
+                *([_metric(report.iterate_metrics.get(key))] if averaged else []),
+            ]
+            for key, value in report.metrics.items()
+        ]
+        yield Table(
+            "The final model, on data that was declared public",
+            tuple(head),
+            tuple(tuple(row) for row in rows),
+        )
+        if report.averaging is None:
+            yield Paragraph("Whether the iterates were averaged is not recorded.")
+        elif averaged:
+            yield Paragraph(
+                "Averaging is computed from what was released: it costs no privacy. The model in "
+                "the folder is the averaged one."
+            )
+    yield from _charts(report, "quality")
+
+
+def _metric(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4f}"
+
+
+def _audit(report: RunReport) -> Iterator[Block]:
+    if report.canaries is not None:
+        count, included = report.canaries
+        among = "" if included is None else f", of which {included:,} were in"
+        yield Paragraph(
+            f"{count:,} artificial records (canaries) were offered to the data{among}. They are "
+            "noise, and of nobody."
+        )
+    if not report.audits:
+        yield Paragraph(
+            "This run was not audited: dither audit --run-dir DIR attacks it, and says how large ε "
+            "must be at least."
+        )
+        return
+    yield Table(
+        "Attacks on this run, the oldest first: a lower bound above the claim refutes it",
+        ("when (UTC)", "the attacker", "steps", "ε claimed", "ε at least", "confidence", "verdict"),
+        tuple(
+            (
+                _minute(each["time"]),
+                _ATTACKS.get(each["attack"], each["attack"]),
+                each["steps"],
+                "nothing" if each["claimed"] is None else rounded(each["claimed"], 4),
+                rounded(each["lower"], 3, ROUND_FLOOR) if each["lower"] > 0.0 else "not proven",
+                f"{rounded(100.0 * each['confidence'], 6, ROUND_FLOOR)} %",
+                "REFUTED" if each["is_violated"] else "not refuted",
+            )
+            for each in report.audits
+        ),
+    )
+    for each in report.audits:
+        if each["is_violated"]:
+            yield Paragraph(each["verdict"], "alarm")
+    yield Paragraph(
+        f"The last: {report.audits[-1]['verdict']} An attack that fails proves nothing: others may "
+        "succeed."
+    )
+    yield from _charts(report, "audit")
+
+
+def _ledger(report: RunReport) -> Iterator[Block]:
+    found = report.ledger
+    if found is None:
+        yield Paragraph("There is no ledger that can be read, or none that has a claim to add up.")
+        return
+    total = "∞" if found["epsilon"] is None else rounded(found["epsilon"], 4)
+    delta, cap = rounded(found["delta"], 3), found["cap"]
+    count = len(found["runs"])
+    runs = "one run" if count == 1 else f"{count:,} runs"
+    yield Paragraph(
+        f"Spent together by {runs} in the ledger: ε = {total} at δ = {delta}. "
+        f"{HOW[found['composition']]}"
+        + (
+            ""
+            if count == 1
+            else " Whose record was in all of them is protected by this total, not by the ε of one "
+            "run."
+        )
+    )
+    yield Paragraph(
+        "There is no cap."
+        if cap is None
+        else f"The cap is ε = {cap['epsilon']:g} at δ = {cap['delta']:g}."
+    )
+    yield Table(
+        "The runs of the ledger, as they were registered",
+        ("number", "run", "registered (UTC)", "steps", "noise z", "its ε", "state"),
+        tuple(
+            (
+                f"{place}{' (this one)' if each['run'] == report.run else ''}",
+                each["run"],
+                _minute(each["registered"]),
+                f"{each['spent']:,} of {each['planned']:,}",
+                "none"
+                if each["least_noise"] is None
+                else f"{each['least_noise']:.4g} to {each['most_noise']:.4g}",
+                "∞" if each["epsilon"] is None else rounded(each["epsilon"], 4),
+                ("open" if each["is_open"] else "ended")
+                + (", SEEDED" if each["is_seeded"] else ""),
+            )
+            for place, each in enumerate(found["runs"], start=1)
+        ),
+    )
+    yield from _charts(report, "ledger")
+
+
+def _minute(time: str) -> str:
+    return time[:16].replace("T", " ")
+
+
+def _origin(report: RunReport) -> Iterator[Block]:
+    times = [_minute(each["time"]) for each in report.sessions]
+    rows = [
+        ("Run", report.run or UNKNOWN),
+        ("Registered (UTC)", _minute(report.registered) if report.registered else UNKNOWN),
+        ("Ended (UTC)", _minute(report.ended) if report.ended else UNKNOWN),
+        ("Begun, and gone on (UTC)", ", ".join(times) or UNKNOWN),
+        ("Plan's fingerprint", report.plan_fingerprint or UNKNOWN),
+    ]
+    if report.last_fingerprint not in (None, report.plan_fingerprint):
+        rows.append(("Fingerprint of the last plan", str(report.last_fingerprint)))
+    rows += [
+        ("Model, SHA-256", report.model_hash or UNKNOWN),
+        ("Report made by", f"dither {__version__}"),
+    ]
+    yield Facts(tuple(rows))
+    versions = [each["versions"] for each in report.sessions]
+    if not versions:
+        yield Paragraph("Versions of libraries are not recorded.")
+        return
+    names = [*dict.fromkeys(name for each in versions for name in each)]
+    yield Table(
+        "Versions that the run was made with",
+        ("library", *(f"session {place}" for place in range(1, len(versions) + 1))),
+        tuple((name, *(each.get(name, UNKNOWN) for each in versions)) for name in names),
+    )
