@@ -9,9 +9,20 @@ from typing import NoReturn
 
 from dither import __version__, validate
 from dither.accounting.filter import BudgetExceededError
-from dither.cli import account, audit, completion, doctor, ledger, plan, reproduce, theory, train
+from dither.cli import (
+    account,
+    audit,
+    completion,
+    doctor,
+    ledger,
+    plan,
+    report,
+    reproduce,
+    theory,
+    train,
+)
 
-_COMMANDS = (train, plan, account, audit, ledger, theory, reproduce, doctor, completion)
+_COMMANDS = (train, report, plan, account, audit, ledger, theory, reproduce, doctor, completion)
 
 
 class _Parser(argparse.ArgumentParser):
