@@ -44,9 +44,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     for found in _FENCE.finditer(text):
         line = text.count("\n", 0, found.start()) + 2
-        yield Block(
-            found["language"], found["options"].strip(), dedent(found["text"]), line
-        )
+        yield Block(found["language"], found["options"].strip(), dedent(found["text"]), line)
 
 
 def python_of(page: Path) -> list[tuple[Block, str | None]]:

@@ -1,0 +1,125 @@
+"""The site builds in strict mode, loads nothing from elsewhere, and has every page."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tests.docs.pages import DOCS, ROOT
+
+LOADING = {"img": "src", "script": "src", "iframe": "src", "source": "src", "video": "src"}
+LOADED_LINKS = {"stylesheet", "icon", "preload", "preconnect", "dns-prefetch", "manifest"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", place],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    return place
+
+
+class Loads(HTMLParser):
+    """Collects what a browser fetches for a page without being asked, and the links to follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.linked: list[str] = []
+        self.names: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.names |= {given[name] for name in ("id", "name") if name in given}
+        if tag in LOADING and LOADING[tag] in given:
+            self.loaded.append(given[LOADING[tag]])
+        elif tag == "link" and LOADED_LINKS & {*given.get("rel", "").split()}:
+            self.loaded.append(given["href"])
+        elif tag == "a" and "href" in given:
+            self.linked.append(given["href"])
+
+
+def read(page: Path) -> Loads:
+    found = Loads()
+    found.feed(page.read_text(encoding="utf-8"))
+    return found
+
+
+def is_elsewhere(address: str) -> bool:
+    parts = urlsplit(address)
+    return bool(parts.netloc) or parts.scheme not in ("", "data")
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    pages = [*site.rglob("*.html")]
+    assert len(pages) > 40
+    for page in pages:
+        loaded = read(page).loaded
+        assert loaded, page
+        assert not [address for address in loaded if is_elsewhere(address)], page
+
+
+def test_styles_load_nothing_from_elsewhere(site: Path) -> None:
+    styles = [*site.rglob("*.css")]
+    assert styles
+    address = re.compile(r"""(?:url\(|@import\s+)\s*['"]?([^'")\s]+)""")
+    for style in styles:
+        used = address.findall(style.read_text(encoding="utf-8"))
+        assert not [each for each in used if is_elsewhere(each)], style
+
+
+def test_what_loads_from_elsewhere_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text('<link rel="stylesheet" href="https://fonts.example/a.css"><img src="b.png">')
+    assert [is_elsewhere(each) for each in read(page).loaded] == [True, False]
+    assert is_elsewhere("//cdn.example/a.js")
+
+
+def test_every_link_inside_the_site_resolves(site: Path) -> None:
+    pages = {page.resolve(): read(page) for page in site.rglob("*.html") if page.name != "404.html"}
+    followed = 0
+    for page, found in pages.items():
+        for address in [*found.linked, *found.loaded]:
+            parts = urlsplit(address)
+            if is_elsewhere(address) or parts.scheme == "data":
+                continue
+            target = (page.parent / parts.path).resolve() if parts.path else page
+            assert target.is_file() or (target / "index.html").is_file(), (page, address)
+            if parts.fragment and target in pages and not parts.fragment.startswith("__"):
+                assert parts.fragment in pages[target].names, (page, address)
+            followed += 1
+    assert followed > 1_000
+
+
+def test_every_picture_is_described(site: Path) -> None:
+    for page in DOCS.rglob("*.md"):
+        assert "![](" not in page.read_text(encoding="utf-8"), page
+
+
+def test_there_is_a_dark_palette_and_a_light_one(site: Path) -> None:
+    text = (site / "index.html").read_text(encoding="utf-8")
+    for scheme in ("(prefers-color-scheme: light)", "(prefers-color-scheme: dark)"):
+        assert f'data-md-color-media="{scheme}"' in text
+
+
+def test_public_names_are_in_the_reference(site: Path) -> None:
+    names = set().union(*(read(page).names for page in (site / "reference").glob("*.html")))
+    code = (
+        "import json, dither, importlib;"
+        "rooms = [f'dither.{n}' for n in dither.__all__ if n.islower() and n not in dither._HOMES];"
+        "print(json.dumps([f'{r}.{n}' for r in rooms for n in importlib.import_module(r).__all__]))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    public = re.findall(r'"([\w.]+)"', shown)
+    assert len(public) > 100
+    assert not [name for name in public if name not in names]
