@@ -95,7 +95,7 @@ class Curve:
         ``theta`` is the moments' best order; ``scale`` is how fast log δ falls with ε there.
         """
         log_small = math.log(delta) - 11.5
-        tilt, period = self._tilt_and_period(epsilon, log_small, theta)
+        tilt, period = self.tilt_and_period(epsilon, log_small, theta)
         # The bound on what smoothing adds holds up to τ = 1.
         tau = min(self._smoothing / math.sqrt(scale * (scale + 1.0)), 1.0)
         spacing = 2.0 * math.pi / period
@@ -104,7 +104,7 @@ class Curve:
             raise TooFineError(f"the moment at {tilt:g} is only bounded")
         return Integral(self, tilt, period, tau, number)
 
-    def _tilt_and_period(
+    def tilt_and_period(
         self, epsilon: float, log_small: float, theta: float
     ) -> tuple[float, float]:
         """Return the tilt that needs the shortest period for aliases below e^log_small."""

@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Mapping
 from decimal import ROUND_FLOOR
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dither import accounting, validate
+from dither.accounting.prices import prices
 from dither.cli.options import number
 from dither.planning import Plan
-from dither.types import FloatArray, PrivacyBound, rounded
+from dither.types import rounded
 
 NAME = "account"
 HELP = "what a plan, or a number of equal steps, costs by every accountant"
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Read or build the steps, account, print."""
     z, q, delta, sampling = _steps(arguments)
     found: dict[str, dict[str, Any]] = {}
-    for name, bound in prices(z, q, delta, sampling).items():
+    for name, bound in prices(z, sample_rate=q, delta=delta, sampling=sampling).items():
         finite = math.isfinite(bound.epsilon)
         found[name] = {
             "epsilon": bound.epsilon if finite else None,
@@ -65,22 +65,6 @@ def run(arguments: argparse.Namespace) -> None:
             "yes" if row["is_upper_bound"] else "no",
         )
     console.print(table)
-
-
-def prices(
-    z: FloatArray,
-    q: float,
-    delta: float,
-    sampling: str,
-    *,
-    known: Mapping[str, PrivacyBound] | None = None,
-) -> dict[str, PrivacyBound]:
-    """Return what steps cost by every accountant; those that are known are not counted again."""
-    return {
-        name: (known or {}).get(name)
-        or accounting.epsilon(z, sample_rate=q, delta=delta, sampling=sampling, accountant=name)
-        for name in accounting.ACCOUNTANTS
-    }
 
 
 def _steps(arguments: argparse.Namespace) -> tuple[np.ndarray, float, float, str]:

@@ -2,17 +2,17 @@
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from dither import accounting, theory, validate
-from dither.cli.account import prices
+from dither import accounting, validate
+from dither.accounting.prices import prices
 from dither.cli.options import (
     add_data,
     add_problem,
@@ -23,12 +23,11 @@ from dither.cli.options import (
     steps_of,
 )
 from dither.planning import Plan, plan
+from dither.planning.comparison import NOISES, compared
 from dither.types import rounded
 
 NAME = "plan"
 HELP = "plan the noise of every step for a privacy budget, and compare ways to shape it"
-
-_NOISES = ("uniform", "matched", "optimal")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser, dataset_size=60_000)
     add_schedule(parser, default_steps=5_000)
     add_problem(parser)
-    parser.add_argument("--noise", choices=_NOISES, default="optimal", help="which one to save")
+    parser.add_argument("--noise", choices=NOISES, default="optimal", help="which one to save")
     parser.add_argument("--sampling", choices=accounting.SAMPLINGS, default="poisson")
     parser.add_argument("--accountant", choices=accounting.ACCOUNTANTS, default="pld")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -79,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
             sampling=arguments.sampling,
         )
         for name in track(
-            _NOISES, "planning", console=console, transient=True, disable=not console.is_terminal
+            NOISES, "planning", console=console, transient=True, disable=not console.is_terminal
         )
     }
     if plot is not None:
@@ -99,19 +98,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _column(arguments: argparse.Namespace, made: Plan, uniform: Plan) -> dict[str, Any]:
     """Return what there is to compare of one plan."""
-    z, eta = made.noise_multipliers, made.stepsizes
-    bound = theory.utility_bound(
-        problem_of(arguments), eta, noise_multipliers=z, sampling=made.sampling
-    )
-    reached = float(np.sum((eta * z) ** 2))
     return {
-        "first_noise_multiplier": float(z[0]),
-        "last_noise_multiplier": float(z[-1]),
-        "noise_that_reaches_the_parameters": reached,
-        "relative_to_uniform": reached
-        / float(np.sum((uniform.stepsizes * uniform.noise_multipliers) ** 2)),
-        "improvement_by_the_theorem": theory.improvement(eta, z),
-        "utility_bound": bound.total,
+        **compared(
+            made.stepsizes,
+            made.noise_multipliers,
+            uniform=uniform.noise_multipliers,
+            problem=problem_of(arguments),
+            sampling=made.sampling,
+        ),
         **{f"epsilon_{name}": cost for name, cost in _prices(made).items()},
         "fingerprint": made.fingerprint,
     }
@@ -121,13 +115,13 @@ def _prices(made: Plan) -> dict[str, float | None]:
     """Return ε of a plan by every accountant, None where one gives nothing."""
     bounds = prices(
         made.noise_multipliers,
-        made.sample_rate,
-        made.bound.delta,
-        made.sampling,
+        sample_rate=made.sample_rate,
+        delta=made.bound.delta,
+        sampling=made.sampling,
         known={made.accountant: made.bound},
     )
     return {
-        name: bound.epsilon if np.isfinite(bound.epsilon) else None
+        name: bound.epsilon if math.isfinite(bound.epsilon) else None
         for name, bound in bounds.items()
     }
 
