@@ -14,6 +14,7 @@ from dither.cli import (
     audit,
     completion,
     doctor,
+    explore,
     ledger,
     plan,
     report,
@@ -22,7 +23,19 @@ from dither.cli import (
     train,
 )
 
-_COMMANDS = (train, report, plan, account, audit, ledger, theory, reproduce, doctor, completion)
+_COMMANDS = (
+    train,
+    report,
+    plan,
+    explore,
+    account,
+    audit,
+    ledger,
+    theory,
+    reproduce,
+    doctor,
+    completion,
+)
 
 
 class _Parser(argparse.ArgumentParser):

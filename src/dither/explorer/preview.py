@@ -1,0 +1,262 @@
+"""The noise of a plan in a fraction of a second: an estimate for the eye, which claims nothing.
+
+It is the pld accountant's own integral for δ(ε), on one coarse grid of frequencies that serves
+uniform, matched and optimal noise alike. The library's transforms of single steps are tabulated
+there for some noise multipliers and interpolated between them, and a run is put together from some
+hundred of its steps, each of which stands for its neighbours. The errors are small on a screen and
+are not bounded: a plan's own ε never comes from here.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dither.accounting import pld
+from dither.accounting.calibration import central_limit_scale
+from dither.accounting.marginal import MarginalCost
+from dither.accounting.steps import Sampled, Steps
+from dither.accounting.transform import distance_between, transforms
+from dither.noise import Optimal
+from dither.types import Budget, FloatArray
+
+_KNOTS = 33
+_STRONGEST = 2.2
+_SMOOTHING = 0.4
+_PREFIXES = 25
+_ROUNDS = 3
+_MOST_FREQUENCIES = 240
+_PROBES = 7
+_CLOSE = 2e-3
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Noise at some of the steps, and ε spent up to there.
+
+    Attributes:
+        knots: the numbers of the steps, from 0.
+        noise_multipliers: about z there.
+        numbers: of steps.
+        spent: about ε after so many steps.
+    """
+
+    knots: np.ndarray
+    noise_multipliers: FloatArray
+    numbers: FloatArray
+    spent: FloatArray
+
+    def expanded(self, steps: int) -> FloatArray:
+        """Return about z of every step."""
+        at = np.log(self.noise_multipliers)
+        return np.asarray(np.exp(np.interp(np.arange(steps), self.knots, at)))
+
+
+def previews(stepsizes: FloatArray, budget: Budget) -> Mapping[str, Preview]:
+    """Return uniform, matched and optimal noise for a budget, in that order, roughly."""
+    T = stepsizes.size
+    knots = _knots(T)
+    eta, counts = stepsizes[knots], _counts(knots, T)
+    shapes = {"uniform": np.ones(knots.size), "matched": np.sqrt(eta.max() / eta)}
+    guesses = {
+        name: shape * central_limit_scale(np.repeat(shape, counts.astype(np.intp)), budget)
+        for name, shape in shapes.items()
+    }
+    run = _Run(_Grid.around(guesses, counts, budget), counts, budget)
+    found = {name: guess * run.scale(guess) for name, guess in guesses.items()}
+    found["optimal"] = run.optimal(Optimal().weights(eta), found["uniform"])
+    return {name: run.preview(knots, z) for name, z in found.items()}
+
+
+def _knots(T: int) -> np.ndarray:
+    """Return the steps that stand for all: spread evenly, and closer at the start and the end."""
+    even, early = np.linspace(0, T - 1, 2 * _KNOTS), np.geomspace(1, T, _KNOTS) - 1
+    return np.unique(np.concatenate([even, early, T - 1 - early]).round().astype(np.intp))
+
+
+def _counts(knots: np.ndarray, T: int) -> FloatArray:
+    """Return how many steps are nearest to each knot."""
+    borders = np.concatenate([[0], (knots[1:] + knots[:-1] + 1) // 2, [T]])
+    return np.diff(borders).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Frequencies, and transforms M(θ + iω) of one step at some noise multipliers.
+
+    Attributes:
+        tilt: θ.
+        omega: the frequencies.
+        payoff: weights of the sum for δ(0), with the smoothing.
+        sensitivity: by how many clip norms a neighbour moves the sum.
+        mus: sensitivity over noise at the nodes, increasing.
+        logs: log M there, a row for each node.
+        jumps: M at the next node over M here, less 1.
+    """
+
+    tilt: float
+    omega: FloatArray
+    payoff: np.ndarray
+    sensitivity: float
+    mus: FloatArray
+    logs: np.ndarray
+    jumps: np.ndarray
+
+    @classmethod
+    def around(
+        cls, guesses: Mapping[str, FloatArray], counts: FloatArray, budget: Budget
+    ) -> "_Grid":
+        """Return a grid like the accountant's own for uniform and matched noise of about that."""
+        reach, q = pld.sensitivity(budget.sampling), budget.sample_rate
+        kind = pld.KINDS[budget.sampling][0]
+        runs = [_in_few_groups(reach / z, counts, q) for z in guesses.values()]
+        tilt, spacing, tau = _frequencies(runs, budget)
+        omega = spacing * np.arange(0.0, min(math.ceil(6.5 / tau / spacing) + 2, _MOST_FREQUENCIES))
+        s = tilt + 1j * omega
+        weight = np.where(omega == 0.0, 0.5, 1.0) * spacing / math.pi
+        payoff = weight * np.exp(0.5 * tau * tau * s * (s + 1.0)) / (s * (s + 1.0))
+        mus = _nodes(reach / float(guesses["uniform"][0]))
+        found = transforms(mus, q, tilt, spacing, omega.size, kind)
+        logs = _log1p(found.excess)
+        # The phase of a strong step may turn around; from node to node it turns little.
+        logs = logs.real + 1j * np.unwrap(logs.imag, axis=0) + found.log_moment[:, None]
+        return cls(tilt, omega, payoff, reach, mus, logs, np.expm1(np.diff(logs, axis=0)))
+
+    def log_transforms(self, z: FloatArray) -> np.ndarray:
+        """Return log M(θ + iω) of one step of each noise multiplier.
+
+        Between two nodes it is that of a mixture of them, as in `dither.accounting.steps`; beyond
+        the nodes it goes like 1/z².
+        """
+        mu = self.sensitivity / z
+        inside = np.clip(mu, self.mus[0], self.mus[-1])
+        at = np.clip(np.searchsorted(self.mus, inside) - 1, 0, self.mus.size - 2)
+        here, there = self.mus[at], self.mus[at + 1]
+        share = distance_between(inside, here) / distance_between(there, here)
+        logs = self.logs[at] + _log1p(share[:, None] * self.jumps[at])
+        return np.asarray(logs * ((mu / inside) ** 2)[:, None])
+
+
+def _in_few_groups(mus: FloatArray, counts: FloatArray, q: float) -> Sampled:
+    """Return the run with neighbouring steps taken for equal, as the strongest of them."""
+    groups = np.array_split(np.arange(mus.size), 8 if mus.min() < mus.max() else 1)
+    parts = [group for group in groups if group.size]
+    strongest = np.array([mus[part].max() for part in parts])
+    return Sampled(((Steps(strongest, np.array([counts[part].sum() for part in parts])), q),))
+
+
+def _frequencies(runs: list[Sampled], budget: Budget) -> tuple[float, float, float]:
+    """Return a tilt, a spacing of frequencies and a smoothing that serve all of the runs.
+
+    Heavy tails need a low tilt, light ones little smoothing.
+    """
+    found = []
+    for run in runs:
+        curve = pld.Curve(run, pld.KINDS[budget.sampling][0], smoothing=_SMOOTHING)
+        epsilon, theta = curve.chernoff(budget.delta)
+        tilt, period = curve.tilt_and_period(epsilon, math.log(budget.delta) - 4.0, theta)
+        found.append((tilt, 2.0 * math.pi / period, theta * max(epsilon / budget.epsilon, 1.0)))
+    tilt, spacing, _ = min(found)
+    scale = max(scale for _, _, scale in found)
+    return tilt, spacing, min(_SMOOTHING / math.sqrt(scale * (scale + 1.0)), 1.0)
+
+
+def _nodes(mu: float) -> FloatArray:
+    """Return nodes around μ of uniform noise: close where noise is small, wide where it is vast."""
+    nodes = [mu / 15.0]
+    while nodes[-1] < _STRONGEST * mu:
+        width = 0.25 if nodes[-1] < mu / 3.0 else 0.1 / (1.0 + 0.3 * nodes[-1] ** 2)
+        nodes.append(nodes[-1] * math.exp(width))
+    return np.array(nodes)
+
+
+def _log1p(excess: np.ndarray) -> np.ndarray:
+    """Return log(1 + excess); numpy's own loses small real parts."""
+    x, y = excess.real, excess.imag
+    size = 0.5 * np.log1p(np.maximum(2.0 * x + x * x + y * y, -1.0 + 1e-15))
+    return np.asarray(size + 1j * np.arctan2(y, 1.0 + x))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Steps of unequal noise on a grid, each standing for several."""
+
+    grid: _Grid
+    counts: FloatArray
+    budget: Budget
+
+    def epsilons(self, log_transforms: np.ndarray) -> FloatArray:
+        """Return about ε(δ) for each row, the transform of a run."""
+        size = log_transforms[:, 0].real
+        waves = np.exp(log_transforms - size[:, None]) * self.grid.payoff
+        target = math.log(self.budget.delta) - size
+        low, high = np.zeros(size.size), np.full(size.size, 4.0 * self.budget.epsilon)
+        for _ in range(16):
+            middle = 0.5 * (low + high)
+            turned = (waves * np.exp(-1j * middle[:, None] * self.grid.omega)).real.sum(axis=1)
+            above = np.log(np.maximum(turned, 1e-300)) - self.grid.tilt * middle > target
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
+        return np.asarray(0.5 * (low + high))
+
+    def scale(self, shape: FloatArray, floor: float = 0.0) -> float:
+        """Return c such that noise c·shape costs about the budget."""
+        least = math.log(pld.least_noise(self.budget.sampling) / float(shape.min()))
+        log_c, slope, before = max(0.0, least), -1.3, (math.nan, math.nan)
+        for _ in range(_PROBES):
+            z = np.maximum(shape * math.exp(log_c), floor)
+            cost = self.epsilons((self.counts @ self.grid.log_transforms(z))[None])[0]
+            excess = math.log(cost / self.budget.epsilon)
+            if abs(excess) < _CLOSE:
+                break
+            if abs(before[0] - log_c) > 1e-9:
+                slope = min(max((excess - before[1]) / (log_c - before[0]), -8.0), -0.3)
+            before = log_c, excess
+            log_c = max(log_c + min(max(excess / -slope, -0.5), 0.5), least)
+        return math.exp(log_c)
+
+    def optimal(self, weights: FloatArray, uniform: FloatArray) -> FloatArray:
+        """Return noise under which a little more saves, at every step, in proportion to its weight.
+
+        As in `dither.noise.Optimal`, with the table's own slopes.
+        """
+        z, floor = uniform, Optimal().floor
+        if z[0] <= floor:
+            return z
+        for _ in range(_ROUNDS):
+            cost = self._marginal(z, floor)
+            shape = np.sqrt(_read_off(cost, weights, self.counts, z * z))
+            shape = np.maximum(z * np.clip(shape / z, 0.25, 10.0), floor)
+            z = np.maximum(shape * self.scale(shape, floor), floor)
+        return z
+
+    def preview(self, knots: np.ndarray, z: FloatArray) -> Preview:
+        """Return the noise with about what some of its prefixes cost."""
+        each = self.grid.log_transforms(z) * self.counts[:, None]
+        some = np.unique(np.linspace(0, z.size - 1, _PREFIXES).round().astype(np.intp))
+        spent = np.maximum.accumulate(self.epsilons(np.cumsum(each, axis=0)[some]))
+        return Preview(knots, z, np.cumsum(self.counts)[some], spent)
+
+    def _marginal(self, z: FloatArray, floor: float) -> MarginalCost:
+        total = self.counts @ self.grid.log_transforms(z)
+        turned = np.exp(total - total[0].real - 1j * self.grid.omega * self.budget.epsilon)
+        waves = turned * self.grid.payoff
+        reach, mus = self.grid.sensitivity, self.grid.mus
+        at = np.geomspace(max(reach / mus[-1], floor), reach / mus[0], 97)
+        value = (self.grid.log_transforms(at) @ waves).real / waves.real.sum()
+        log_s, log_value = 2.0 * np.log(at), np.log(np.maximum(value, 1e-300))
+        steepness = -np.gradient(log_value, log_s, edge_order=2)
+        log_slope = log_value + np.log(np.maximum(steepness, 1e-6)) - log_s
+        return MarginalCost(log_s, log_value, np.maximum.accumulate(log_slope[::-1])[::-1])
+
+
+def _read_off(cost: MarginalCost, w: FloatArray, counts: FloatArray, s: FloatArray) -> FloatArray:
+    """Return s_t with w_t = λ·slope(s_t) that cost, to first order, what the given ones cost."""
+    target = float(counts @ cost.value(s))
+    low = math.log(w.min()) - float(cost.log_slope[0]) - 5.0
+    high = math.log(w.max()) - float(cost.log_slope[-1]) + 80.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        total = float(counts @ cost.value(cost.where_slope_is(w * math.exp(-middle))))
+        low, high = (middle, high) if total > target else (low, middle)
+    return cost.where_slope_is(w * math.exp(-high))
