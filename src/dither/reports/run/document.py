@@ -20,6 +20,10 @@ _ATTACKS = {
     "final-model": "sees the final model",
     "one-run": "sees one run with many canaries",
 }
+_SIDES = {
+    "add-remove": ("% of records not in the data", "% of those in it"),
+    "replace-one": ("% of the cases with another in its place", "% of those with this record"),
+}
 
 
 @final
@@ -101,22 +105,12 @@ def _meaning(report: RunReport) -> Iterator[Block]:
     for text in words:
         yield Paragraph(text)
     if words and bound is not None:
+        outside, inside = _SIDES[bound.relation]
         yield Table(
             "The most that any test can find, by how often it is wrong",
-            ("is wrong about at most", "finds at most"),
-            tuple(
-                (f"{wrong} of those {_out(bound.relation)}", f"{found} of those {_in(bound)}")
-                for wrong, found in odds_rows(odds_of(bound.epsilon, bound.delta))
-            ),
+            (f"is wrong about at most ({outside})", f"finds at most ({inside})"),
+            tuple(odds_rows(odds_of(bound.epsilon, bound.delta))),
         )
-
-
-def _out(relation: str) -> str:
-    return "not in the data" if relation == "add-remove" else "that are another in its place"
-
-
-def _in(bound: object) -> str:
-    return "in the data" if getattr(bound, "relation", "") == "add-remove" else "that are this one"
 
 
 def _statement(report: RunReport) -> Iterator[Block]:
@@ -136,22 +130,21 @@ def _number(value: int | None) -> str:
 
 
 def _plan(report: RunReport) -> Iterator[Block]:
-    stated, paid, taken = report.stated, report.paid_steps, report.taken_steps
+    stated, paid, planned = report.stated, report.paid_steps, report.planned_steps
     rows = [("State of the run", _state(report))]
     rows.append(("Steps planned", _number(report.planned_steps)))
     rows.append(("Steps paid for, by the ledger", _number(paid)))
-    if paid is not None and taken is not None and paid > taken:
-        rows.append(
-            ("Steps lost", f"{paid - taken:,} were paid for and lost in a crash: they stay spent.")
-        )
-    if report.replanned:
+    if paid is not None and planned is not None and paid > planned:
         rows.append(
             (
-                "Planned anew",
-                f"{report.replanned} times: the noise of the rest was planned anew, so that the "
-                "total stays within the budget.",
+                "Steps lost",
+                f"{paid - planned:,} were paid for and lost on the way: they stay spent.",
             )
         )
+    if report.replanned:
+        often = "once" if report.replanned == 1 else f"{report.replanned:,} times"
+        why = "the noise of the rest was changed, so that the total stays within the budget."
+        rows.append(("Planned anew", f"{often}: {why}"))
     if stated is not None:
         q = stated.batch_size / stated.dataset_size
         rows += [
@@ -248,7 +241,8 @@ def _audit(report: RunReport) -> Iterator[Block]:
             yield Paragraph(each["verdict"], "alarm")
     yield Paragraph(
         f"The last: {report.audits[-1]['verdict']} An attack that fails proves nothing: others may "
-        "succeed."
+        "succeed. Who sees one run attacks the canaries in this run's own data; the others attack "
+        "new runs with the noise that this one has paid for."
     )
     yield from _charts(report, "audit")
 

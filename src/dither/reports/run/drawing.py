@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _INK = "#010203"  # stands for the colour of the page's text
 _COLOURS = (BLUE, ORANGE, GREEN)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)))
-_SIZE = (5.0, 3.2)
+_WIDTH, _HEIGHT, _LEGEND_ROW = 5.0, 3.0, 0.25  # inches
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "path",
     "svg.hashsalt": "dither",
@@ -45,7 +45,9 @@ def svg_of(chart: Chart) -> str:
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_SETTINGS):
-        figure = Figure(figsize=_SIZE, layout="constrained")
+        lines = len(chart.series) + (chart.limit is not None)
+        legend = _LEGEND_ROW * (lines > 1) * ((lines + 1) // 2)
+        figure = Figure(figsize=(_WIDTH, _HEIGHT + legend), layout="constrained")
         axes = figure.subplots()
         _draw(axes, chart)
         drawn = io.StringIO()

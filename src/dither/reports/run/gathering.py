@@ -78,7 +78,7 @@ def _report(folder: Path, files: Files, claim: Claim, alarms: list[str]) -> RunR
         stated=_stated(files, claim),
         planned_steps=_planned_steps(planned, booked),
         paid_steps=None if run is None else len(run.spent),
-        taken_steps=None if recorded is None else recorded.steps,
+        recorded_steps=None if recorded is None else recorded.steps,
         plan_text=None if planned is None else planned.text,
         plan_fingerprint=fingerprints[0] if fingerprints else planned and planned.fingerprint,
         last_fingerprint=None if recorded is None else recorded.plan,

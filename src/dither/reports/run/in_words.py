@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import final
 
 from dither.reports.run.odds import Odds, odds_of, of_group, percent, times
@@ -87,7 +88,8 @@ def headline(report: RunReport) -> Headline:
             "The noise of this run can be computed and subtracted by whoever knows or guesses the "
             "seed. It is for tests and experiments, and protects nobody.",
         )
-    return Headline(f"At most {numbers}", _proven_text(report, bound))
+    text = " ".join(filter(None, (_proven_text(report, bound), _together(report))))
+    return Headline(f"At most {numbers}", text)
 
 
 def _proven_text(report: RunReport, bound: PrivacyBound) -> str:
@@ -99,8 +101,20 @@ def _proven_text(report: RunReport, bound: PrivacyBound) -> str:
         )
     return (
         f"Proven for each single {bound.unit}. Somebody who knows all the others, and for whom it "
-        f"is 50 : 50 whether {_IS_IT[bound.relation]}, guesses right at most "
+        f"is 50:50 whether {_IS_IT[bound.relation]}, guesses right at most "
         f"{percent(found.best_guess)} of the time after seeing the model."
+    )
+
+
+def _together(report: RunReport) -> str:
+    """Return what all runs in the ledger cost, if there are others."""
+    found = report.ledger
+    if found is None or len(found["runs"]) < 2:
+        return ""
+    total = "∞" if found["epsilon"] is None else rounded(found["epsilon"], 4)
+    return (
+        f"All {len(found['runs'])} runs in the ledger together: ε = {total} at "
+        f"δ = {rounded(found['delta'], 3)}."
     )
 
 
@@ -149,7 +163,7 @@ def _sampling(report: RunReport, bound: PrivacyBound) -> str:
 
 def _delta(report: RunReport, bound: PrivacyBound) -> str:
     text = (
-        f"{rounded(bound.delta, 3)}, at most 1 in {math.floor(1.0 / bound.delta):,}: "
+        f"{rounded(bound.delta, 3)}, at most 1 in {math.floor(1 / Fraction(repr(bound.delta))):,}: "
         "by so much may the probability of any event exceed what the factor e^ε allows."
     )
     n = None if report.stated is None else report.stated.dataset_size
@@ -245,7 +259,7 @@ def _constants(report: RunReport) -> str:
         verb = "were" if len(report.read_off) > 1 else "was"
         return (
             f"{text} In this run {what} {verb} READ OFF the private data, which no noise protects: "
-            "the claim holds for who may know that anyway."
+            "the claim holds only as far as that may be known to everybody."
         )
     return text
 

@@ -85,7 +85,7 @@ def _fits(
     fits = True
     if recorded is None:
         if not run.is_open:
-            alarms.append("result.json is missing, though the ledger says that the run has ended.")
+            alarms.append("By the ledger the run has ended, but no result.json can be read.")
         return True
     if run.is_open:
         alarms.append(
@@ -110,7 +110,7 @@ def _fits(
         )
     if (recorded.seed is not None) != run.entry.is_seeded:
         alarms.append("result.json and the ledger differ in whether the run was seeded.")
-    if recorded.plan not in fingerprints and len(run.spent) <= recorded.steps:
+    if recorded.plan not in fingerprints and not run.is_part:  # else it ended early
         alarms.append("result.json is of a plan that the ledger does not know.")
     return fits
 

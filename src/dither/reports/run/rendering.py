@@ -97,11 +97,7 @@ def checked_target(path: str | Path) -> Path:
 
 
 def write_report(report: RunReport, path: str | Path) -> Path:
-    """Write the report in one piece, as its suffix says: .html, .json or .md.
-
-    Example:
-        >>> write_report(run_report("run1"), "report.html")  # doctest: +SKIP
-    """
+    """Write the report in one piece, as its suffix says: .html, .json or .md."""
     target = checked_target(path)
     write_whole(target, FORMATS[target.suffix.lower()](report).encode())
     return target

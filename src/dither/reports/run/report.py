@@ -108,7 +108,7 @@ class RunReport:
         stated: what the statement speaks of, or None if too little is known.
         planned_steps: T of the plan, if it is known.
         paid_steps: how many steps the ledger has, if it can be read.
-        taken_steps: how many steps the model has taken, if the run is over.
+        recorded_steps: how many steps result.json has, lost ones included, if the run is over.
         plan_text: the plan in words.
         plan_fingerprint: of the plan that the run began with.
         last_fingerprint: of the plan that it ended with.
@@ -137,7 +137,7 @@ class RunReport:
     stated: Stated | None
     planned_steps: int | None
     paid_steps: int | None
-    taken_steps: int | None
+    recorded_steps: int | None
     plan_text: str | None
     plan_fingerprint: str | None
     last_fingerprint: str | None

@@ -1,0 +1,89 @@
+"""``dither report``: from a run to a page without reading anything else."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.refusals import complaint
+
+from dither.cli import main
+
+TRAIN = ["train", "--model", "linear", "--noise", "uniform", "--quiet", "--steps", "6"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{k % 7},{k % 5},{k % 2}" for k in range(60)]
+    text = "\n".join(["a,b,y", *rows])
+    (tmp_path / "own.csv").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_from_data_of_ones_own_to_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--data", "own.csv", "--label", "y", "--batch-size", "20", "--run-dir", "run1"]
+    assert main([*TRAIN, *own]) == 0
+    capsys.readouterr()
+    before = {path.name for path in Path("run1").iterdir()}
+    assert main(["report", "run1"]) == 0
+    assert capsys.readouterr().out == f"The report is in {Path('run1/report.html')}.\n"
+    assert {path.name for path in Path("run1").iterdir()} == {*before, "report.html"}
+    text = Path("run1/report.html").read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert "the number of records and the set of classes were READ OFF" in text
+    assert str(Path.cwd()) not in text
+    assert main(["report", "run1"]) == 0
+
+
+@pytest.mark.parametrize("suffix", [".html", ".json", ".md", ".HTML"])
+def test_the_suffix_decides(suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--alone", "--seed", "1", "--run-dir", "run"]) == 0
+    capsys.readouterr()
+    assert main(["report", "run", "-o", f"out{suffix}"]) == 0
+    assert capsys.readouterr().out == f"The report is in out{suffix}.\n"
+    text = Path(f"out{suffix}").read_text(encoding="utf-8")
+    assert "SEEDED" in text
+    if suffix == ".json":
+        assert json.loads(text)["claim"]["verdict"] == "seeded"
+    assert not Path("run/report.html").exists()
+
+
+def test_warnings_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--alone", "--run-dir", "run"]) == 0
+    Path("run/ledger.sqlite").unlink()
+    capsys.readouterr()
+    assert main(["report", "run", "-o", "out.md"]) == 0
+    assert capsys.readouterr().out == "The report is in out.md, with 1 warning.\n"
+
+
+def test_an_audit_is_kept_in_the_folder_and_none_is_overwritten(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*TRAIN, "--alone", "--run-dir", "run", "--canaries", "100"]) == 0
+    for argv in (["--attack", "one-run"], ["--trials", "300", "--seed", "2"]):
+        assert main(["audit", "--run-dir", "run", *argv]) == 0
+    kept = json.loads(Path("run/audit.json").read_text(encoding="utf-8"))["audits"]
+    assert [each["attack"] for each in kept] == ["one-run", "white-box"]
+    assert main(["report", "run", "-o", "out.json"]) == 0
+    found = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    assert found["alarms"] == []
+    assert [each["verdict"] for each in found["audits"]] == [each["verdict"] for each in kept]
+    assert found["canaries"][0] == 100
+    Path("run/audit.json").write_text("{", encoding="utf-8")
+    capsys.readouterr()
+    assert "audit.json must be whole" in complaint(["audit", "--run-dir", "run"], capsys)
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (["nothing"], "run_dir must be the folder of a run"),
+    (["own.csv"], "run_dir must be the folder of a run"),
+    (["."], "run_dir must be the folder of a run"),
+    ([".", "-o", "x.pdf"], "output must end in one of .html, .json, .md, got 'x.pdf'"),
+    ([".", "-o", "none/x.html"], "output must be in a folder that exists"),
+    ([], "required: RUN_DIR"),
+])  # fmt: skip
+def test_bad_input_is_one_line_and_nothing_is_written(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    assert words in complaint(["report", *argv], capsys)
+    assert [path.name for path in folder.iterdir()] == ["own.csv"]

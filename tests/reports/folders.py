@@ -1,0 +1,37 @@
+"""Folders of runs, as `dither.train` leaves them, for the tests of reports."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.training.loops import RECORDS, data, model, noisy_plan
+
+import dither
+from dither import Plan, Public, TrainResult
+from dither.planning import ReactivePlan
+
+
+def trained(folder: Path, plan: Plan | ReactivePlan | None = None, **settings: Any) -> TrainResult:
+    """Train a small model into a folder, unseeded."""
+    given = {"every": 2, "progress": False, "run_dir": folder, **settings}
+    return dither.train(model(), data(), plan or noisy_plan(), **given)
+
+
+def public() -> Public:
+    return Public(data(40))
+
+
+def reactive(stepsizes: Any, noise: Any = "uniform") -> ReactivePlan:
+    return dither.plan(
+        epsilon=3.0, delta=1e-3, dataset_size=RECORDS, batch_size=12, steps=4,
+        stepsizes=stepsizes, noise=noise,
+    )  # fmt: skip
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Change fields of a JSON file; of its bound if they are a bound's."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in changes.items():
+        part = found["bound"] if name in found.get("bound", {}) else found
+        part[name] = value
+    path.write_text(json.dumps(found), encoding="utf-8")
