@@ -50,7 +50,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
 def python_of(page: Path) -> list[tuple[Block, str | None]]:
     """Return the Python blocks that run, each with what it must print, if the page says so."""
     blocks = [*blocks_of(page)]
-    following = [*blocks[1:], None]
+    following: list[Block | None] = [*blocks, None][1:]
     return [
         (block, after.text if after is not None and after.options == OUTPUT else None)
         for block, after in zip(blocks, following, strict=True)
