@@ -1,12 +1,12 @@
 """Beyond the paper: the best private accuracy on two cores without other data, at ε = 1 and 3.
 
 Scattering features, all of them (for CIFAR-10 and Fashion-MNIST those of the image and its mirror
-image; for CIFAR-10 5,000 random cosines of them at two scales), a linear model, batches of 8,192
-(Poisson), step sizes that fall linearly, momentum 0.9, optimal noise, the mean of the iterates of
-the second half; the first steps release means, by which features are centred. Rate and number of
-steps are the best of a few on a tenth of the training images; that choice, like every choice of a
-recipe by looking at results, is outside ε. Then all training images, measured on the test images.
-Beside it, the same without noise and clipping.
+image; for CIFAR-10 5,000 random cosines of them, smoothed, at two scales), a linear model, batches
+of 8,192 (Poisson), step sizes that fall linearly, momentum 0.9, optimal noise, the mean of the
+iterates of the second half; the first steps release means, by which features are centred. Rate and
+number of steps are the best of a few on a tenth of the training images; that choice, like every
+choice of a recipe by looking at results, is outside ε. Then all training images, measured on the
+test images. Beside it, the same without noise and clipping.
 
 References (Tramèr and Boneh 2021, ScatterNet and a linear model, at δ = 1e-5; original pixels for
 CIFAR-10, which here is re-encoded as JPEG).

@@ -44,7 +44,7 @@ class FeatureSet:
         dimension: of a random projection; None keeps all features.
         frequency: makes cosines of the projection, at random phases: a linear model on them is one
             with the kernel exp(−(frequency·‖x − y‖)²/2) on the features (Rahimi and Recht 2007),
-            here together with those of cells twice as wide, in equal measure.
+            here smoothed in space and together with those of cells twice as wide.
         length: of every row.
         mirrored: whether the features of the mirror image are added: what is seen the same way from
             both sides is then the same row.
@@ -205,18 +205,30 @@ def _normalized(wanted: FeatureSet, part: str) -> Iterator[Tensor]:
     sources = [np.load(file, mmap_mode="r") for file in files]
     for start in range(0, len(sources[0]), _PIECE):
         pieces = [torch.from_numpy(s[start : start + _PIECE].astype(np.float32)) for s in sources]
-        rows = sum(_rows(piece, with_coarse=wanted.frequency is not None) for piece in pieces)
+        rows = sum(_rows(piece, at_two_scales=wanted.frequency is not None) for piece in pieces)
         yield torch.nn.functional.normalize(torch.as_tensor(rows), dim=1)
 
 
-def _rows(channels: Tensor, *, with_coarse: bool) -> Tensor:
-    """Return normalized channels as rows, and beside them those of 2 × 2 cells if wanted."""
+def _rows(channels: Tensor, *, at_two_scales: bool) -> Tensor:
+    """Return normalized channels as rows: of all cells, or smoothed beside those of 2 × 2 cells."""
     functional = torch.nn.functional
-    fine = functional.group_norm(channels, _GROUPS).flatten(1)
-    if not with_coarse:
-        return fine
+    fine = functional.group_norm(channels, _GROUPS)
+    if not at_two_scales:
+        return fine.flatten(1)
     coarse = functional.group_norm(functional.avg_pool2d(channels, 2), _GROUPS).flatten(1)
+    fine = _smoothed(fine).flatten(1)
     return torch.cat([fine, coarse * math.sqrt(fine.shape[1] / coarse.shape[1])], dim=1)
+
+
+def _smoothed(channels: Tensor) -> Tensor:
+    """Return means of a cell and its neighbours with the weights 1, 2, 1 along both directions."""
+    weights = torch.tensor([0.25, 0.5, 0.25])
+    n, c, h, w = channels.shape
+    padded = torch.nn.functional.pad(channels, (1, 1, 1, 1), mode="replicate")
+    kernel = torch.outer(weights, weights)[None, None]
+    return torch.nn.functional.conv2d(padded.reshape(n * c, 1, h + 2, w + 2), kernel).view(
+        n, c, h, w
+    )
 
 
 def _projected(wanted: FeatureSet, part: str, done: Callable[[int], None]) -> NDArray[np.float32]:

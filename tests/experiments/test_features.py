@@ -87,7 +87,7 @@ def test_projected_angles_are_about_those_of_all_features(monkeypatch: pytest.Mo
 
 
 def at_two_scales(channels: np.ndarray) -> np.ndarray:
-    """Cells and means of 2 × 2 cells, in 27 groups of variance 1, as long as each other."""
+    """Cells smoothed by 1, 2, 1 and means of 2 × 2 cells, in 27 groups of variance 1."""
     n, c, h, w = channels.shape
     coarse = channels.reshape(n, c, h // 2, 2, w // 2, 2).mean(axis=(3, 5))
     groups = [each.reshape(n, 27, -1) for each in (channels, coarse)]
@@ -95,7 +95,15 @@ def at_two_scales(channels: np.ndarray) -> np.ndarray:
         ((g - g.mean(2, keepdims=True)) / np.sqrt(g.var(2, keepdims=True) + 1e-5)).reshape(n, -1)
         for g in groups
     ]
-    return np.concatenate([normal[0], 2.0 * normal[1]], axis=1)
+    padded = np.pad(
+        normal[0].reshape(channels.shape), ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge"
+    )
+    smooth = sum(
+        weight * other * padded[:, :, i : i + h, j : j + w]
+        for i, weight in enumerate((0.25, 0.5, 0.25))
+        for j, other in enumerate((0.25, 0.5, 0.25))
+    )
+    return np.concatenate([np.asarray(smooth).reshape(n, -1), 2.0 * normal[1]], axis=1)
 
 
 def test_products_of_cosines_are_about_the_kernel(
