@@ -8,6 +8,9 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
+PARTS = ("plan", "spending", "prices", "json")
+"""What can be asked of a plan."""
+
 _MOST_PAGES = 64
 
 

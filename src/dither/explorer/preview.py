@@ -22,13 +22,14 @@ from dither.noise import Optimal
 from dither.types import Budget, FloatArray
 
 _KNOTS = 33
-_STRONGEST = 2.2
 _SMOOTHING = 0.4
 _PREFIXES = 25
 _ROUNDS = 3
-_MOST_FREQUENCIES = 240
+_MOST_FREQUENCIES = 160
+_CUT = 5.0
 _PROBES = 7
 _CLOSE = 2e-3
+_FLOOR = Optimal().floor
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,15 @@ class _Grid:
         kind = pld.KINDS[budget.sampling][0]
         runs = [_in_few_groups(reach / z, counts, q) for z in guesses.values()]
         tilt, spacing, tau = _frequencies(runs, budget)
-        omega = spacing * np.arange(0.0, min(math.ceil(6.5 / tau / spacing) + 2, _MOST_FREQUENCIES))
+        # Where that would take too many frequencies the smoothing is coarser.
+        tau = max(tau, _CUT / (spacing * _MOST_FREQUENCIES))
+        omega = spacing * np.arange(0.0, math.ceil(_CUT / tau / spacing) + 2)
         s = tilt + 1j * omega
         weight = np.where(omega == 0.0, 0.5, 1.0) * spacing / math.pi
         payoff = weight * np.exp(0.5 * tau * tau * s * (s + 1.0)) / (s * (s + 1.0))
-        mus = _nodes(reach / float(guesses["uniform"][0]))
+        mu = reach / float(guesses["uniform"][0])
+        strongest = max(min(2.0 * mu, reach / _FLOOR), *(reach / z.min() for z in guesses.values()))
+        mus = _nodes(mu, strongest)
         found = transforms(mus, q, tilt, spacing, omega.size, kind)
         logs = _log1p(found.excess)
         # The phase of a strong step may turn around; from node to node it turns little.
@@ -162,11 +167,11 @@ def _frequencies(runs: list[Sampled], budget: Budget) -> tuple[float, float, flo
     return tilt, spacing, min(_SMOOTHING / math.sqrt(scale * (scale + 1.0)), 1.0)
 
 
-def _nodes(mu: float) -> FloatArray:
+def _nodes(mu: float, strongest: float) -> FloatArray:
     """Return nodes around μ of uniform noise: close where noise is small, wide where it is vast."""
     nodes = [mu / 15.0]
-    while nodes[-1] < _STRONGEST * mu:
-        width = 0.25 if nodes[-1] < mu / 3.0 else 0.1 / (1.0 + 0.3 * nodes[-1] ** 2)
+    while nodes[-1] < strongest:
+        width = 0.3 if nodes[-1] < mu / 3.0 else max(0.1 / (1.0 + 0.3 * nodes[-1] ** 2), 0.05)
         nodes.append(nodes[-1] * math.exp(width))
     return np.array(nodes)
 
@@ -220,7 +225,7 @@ class _Run:
 
         As in `dither.noise.Optimal`, with the table's own slopes.
         """
-        z, floor = uniform, Optimal().floor
+        z, floor = uniform, _FLOOR
         if z[0] <= floor:
             return z
         for _ in range(_ROUNDS):

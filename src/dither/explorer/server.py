@@ -13,14 +13,15 @@ from functools import lru_cache
 from importlib.resources import files
 from socketserver import ThreadingMixIn
 from typing import Any
+from urllib.parse import parse_qsl
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import bottle
 
 from dither import validate
-from dither.explorer import curves, settings, worker
-from dither.explorer.background import Background, SupersededError
+from dither.explorer import curves, settings
+from dither.explorer.background import PARTS, Background, SupersededError
 from dither.planning.comparison import NOISES
 
 HOST = "127.0.0.1"
@@ -125,8 +126,7 @@ class Explorer:
         if path.startswith("/api/"):
             given = environ.get("HTTP_X_DITHER_TOKEN", "")
         elif path == "/":
-            given = bottle.parse_qsl(environ.get("QUERY_STRING", ""))
-            given = dict(given).get("token", "")
+            given = dict(parse_qsl(environ.get("QUERY_STRING", ""))).get("token", "")
         else:
             return None
         if not secrets.compare_digest(given.encode(), self.token.encode()):
@@ -155,8 +155,8 @@ class Explorer:
     def _exact(self) -> bottle.HTTPResponse:
         body = _body()
         asked = {name: body.get(name) for name in ("settings", "noise", "part")}
-        if asked["noise"] not in NOISES or asked["part"] not in worker.PARTS:
-            bottle.abort(400, f"noise must be one of {NOISES}, part one of {worker.PARTS}")
+        if asked["noise"] not in NOISES or asked["part"] not in PARTS:
+            bottle.abort(400, f"noise must be one of {NOISES}, part one of {PARTS}")
         try:
             settings.read(asked["settings"])
             found = self._background.ask(*_page(body), asked)

@@ -34,7 +34,6 @@ _PARTS: dict[str, Callable[[Settings, Plan], dict[str, Any]]] = {
     "prices": lambda _, made: curves.costs(made),
     "json": lambda _, made: {"json": made.to_json()},
 }
-PARTS = (*_PARTS,)
 
 
 def _made(settings: Settings, noise: str) -> Plan:

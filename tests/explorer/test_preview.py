@@ -1,0 +1,86 @@
+import time
+
+import numpy as np
+import pytest
+from tests.explorer.fields import texts
+
+import dither
+from dither.explorer import curves, settings
+from dither.explorer.preview import previews
+from dither.planning.comparison import NOISES
+
+# ε, δ, n, m, T and schedule: usual runs, a rarely drawn record, a full batch.
+RUNS = [
+    (1.0, 1e-5, 60_000, 1_000, 400, "inverse-sqrt", "poisson"),
+    (8.0, 1e-5, 50_000, 8_192, 120, "linear:start=1,end=0.01", "poisson"),
+    (3.0, 1e-6, 60_000, 1_024, 300, "step:start=1,factor=0.5,every=100", "fixed"),
+    (10.0, 1e-5, 1_000, 16, 63, "exponential:start=1,rate=0.97", "poisson"),
+    (1.0, 1e-5, 1_000, 1_000, 100, "cosine:start=1,end=0.1", "poisson"),
+]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_preview_looks_like_the_exact_plan(
+    run: tuple[float, float, int, int, int, str, str],
+) -> None:
+    epsilon, delta, n, m, T, schedule, sampling = run
+    eta = dither.schedules.parse(schedule).stepsizes(T)
+    found = previews(eta, dither.Budget(epsilon, delta, m / n, None, sampling))
+    assert (*found,) == NOISES
+    for name, quick in found.items():
+        exact = dither.plan(
+            epsilon=epsilon,
+            delta=delta,
+            dataset_size=n,
+            batch_size=m,
+            steps=T,
+            stepsizes=eta,
+            noise=name,
+            sampling=sampling,
+        )
+        ratio = quick.expanded(T) / exact.noise_multipliers
+        assert np.quantile(np.abs(np.log(ratio)), 0.9) < 0.06
+        assert np.sum((eta * quick.expanded(T)) ** 2) == pytest.approx(
+            np.sum((eta * exact.noise_multipliers) ** 2), rel=0.12
+        )
+        assert quick.numbers[-1] == T
+        assert quick.spent[-1] == pytest.approx(epsilon, rel=0.02)
+
+
+def test_a_preview_is_many_times_faster_than_the_exact_plans() -> None:
+    given = settings.read(texts(batch_size="512", epochs="4", schedule="inverse-sqrt"))
+    curves.preview(given)  # what is loaded on first use
+
+    def seconds(of: object) -> float:
+        start = time.process_time()
+        assert callable(of)
+        of()
+        return time.process_time() - start
+
+    def exact() -> None:
+        for noise in NOISES:
+            dither.plan(**{**given.arguments(), "noise": noise}).spending()
+
+    quick = min(seconds(lambda: curves.preview(given)) for _ in range(3))
+    assert seconds(exact) > 5.0 * quick
+
+
+@pytest.mark.parametrize("schedule", settings.form()["parameters"])
+def test_every_schedule_has_a_preview(schedule: str) -> None:
+    found = curves.preview(settings.read(texts(schedule=schedule)))
+    assert (*found["curves"],) == NOISES
+    for name in NOISES:
+        curve = found["curves"][name]
+        assert curve["spent"][0] == [0, 0.0]
+        assert curve["spent"][-1][0] == found["steps"] == curve["noise"][-1][0]
+        assert all(value > 0.0 for _, value in curve["noise"] + curve["reaching"])
+        epsilons = [value for _, value in curve["spent"]]
+        assert epsilons == sorted(epsilons)
+    assert found["curves"]["uniform"]["compared"]["relative_to_uniform"] == 1.0
+
+
+@pytest.mark.parametrize("epochs", ["0.01", "0.07"])
+def test_runs_of_very_few_steps(epochs: str) -> None:
+    found = curves.preview(settings.read(texts(epochs=epochs)))
+    assert found["steps"] <= 3
+    assert (*found["curves"],) == NOISES
