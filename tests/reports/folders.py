@@ -22,10 +22,11 @@ def public() -> Public:
 
 
 def reactive(stepsizes: Any, noise: Any = "uniform") -> ReactivePlan:
-    return dither.plan(
+    made: ReactivePlan = dither.plan(
         epsilon=3.0, delta=1e-3, dataset_size=RECORDS, batch_size=12, steps=4,
         stepsizes=stepsizes, noise=noise,
     )  # fmt: skip
+    return made
 
 
 def edit(path: Path, **changes: Any) -> None:

@@ -243,7 +243,7 @@ def test_a_run_that_lost_steps_and_was_planned_anew(tmp_path: Path) -> None:
     assert (report.planned_steps, report.paid_steps) == (8, 9)
     assert len(report.sessions) == 2
     text = to_markdown(report)
-    assert "1 were paid for and lost" in text
+    assert "1 paid for and lost on the way" in text
     assert "Fingerprint of the last plan" in text
     noise = next(chart for chart in report.charts if chart.key == "noise")
     assert [each.name for each in noise.series] == ["paid for", "planned"]

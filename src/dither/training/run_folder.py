@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dither import __version__
 from dither.ledger import FILE, Ledger, new_name
 from dither.ledger.checkpoint import load_checkpoint, save_checkpoint
 from dither.ledger.entries import now
@@ -189,9 +188,8 @@ def _otherwise(resume: bool) -> str:
 
 def _session() -> dict[str, Any]:
     """Return when a run begins or goes on, and with which versions."""
-    used = {name: version(name) for name in ("torch", "numpy", "scipy", "cryptography")}
-    own = {"dither": __version__, "python": platform.python_version()}
-    return {"time": now(), "versions": {**own, **used}}
+    used = {name: version(name) for name in ("dither", "torch", "numpy", "scipy", "cryptography")}
+    return {"time": now(), "versions": {"python": platform.python_version(), **used}}
 
 
 def _shapes(model: nn.Module) -> dict[str, list[int]]:

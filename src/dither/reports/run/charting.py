@@ -52,10 +52,11 @@ def _noise(files: Files) -> Chart | None:
         lines.append(_series("paid for", np.arange(1, paid.size + 1), paid))
     if planned.any() and not np.array_equal(paid, planned):
         lines.append(_series("planned", np.arange(1, planned.size + 1), planned))
-    y = np.array(lines[0].y)
+    z = paid if paid.any() else planned
     words = (
-        f"Noise multiplier of each step: {y[0]:.4g} in the first and {y[-1]:.4g} in the last of "
-        f"{int(lines[0].x[-1]):,} steps, at least {y.min():.4g} and at most {y.max():.4g}."
+        f"Noise multiplier of each step, as {lines[0].name}: {z[0]:.4g} in the first and "
+        f"{z[-1]:.4g} in the last of {z.size:,} steps, at least {z.min():.4g} and at most "
+        f"{z.max():.4g}."
     )
     return Chart(
         "noise", "Noise in each step", _STEPS, "noise multiplier z (clip norms)", tuple(lines),
@@ -102,7 +103,8 @@ def _spending(files: Files, history: Sequence[Point], claim: Claim) -> Chart | N
         kept = knots <= paid.size
         x, y = knots[kept].astype(float), spent[kept]
         if x[-1] < paid.size:
-            x, y = np.append(x, paid.size), np.append(y, plan.spent(paid.size))
+            counted = bound if claim.counted is None else claim.counted
+            x, y = np.append(x, paid.size), np.append(y, counted.epsilon)
     else:
         known = [p for p in history if p.epsilon is not None]
         x = np.array([0.0, *(p.step for p in known)])

@@ -1,16 +1,16 @@
 """The report as sections of blocks: HTML and markdown say the same because this says it once."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR
-from typing import TypeAlias, final
+from importlib.metadata import version
+from typing import Any, TypeAlias, final
 
-from dither import __version__
 from dither.ledger.summary import HOW
 from dither.reports.run.in_words import in_short, not_covered, odds_in_words, odds_rows
 from dither.reports.run.odds import odds_of
-from dither.reports.run.report import Chart, RunReport
+from dither.reports.run.report import Chart, Claim, RunReport
 from dither.training.statement import paragraphs
 from dither.types import rounded
 
@@ -138,7 +138,7 @@ def _plan(report: RunReport) -> Iterator[Block]:
         rows.append(
             (
                 "Steps lost",
-                f"{paid - planned:,} were paid for and lost on the way: they stay spent.",
+                f"{paid - planned:,} paid for and lost on the way, which stay spent.",
             )
         )
     if report.replanned:
@@ -155,7 +155,15 @@ def _plan(report: RunReport) -> Iterator[Block]:
     yield Facts(tuple(rows))
     yield from _charts(report, "noise", "reaching", "spending")
     if report.plan_text is not None:
+        yield Paragraph(_of_plan(report))
         yield Paragraph(report.plan_text, "code")
+
+
+def _of_plan(report: RunReport) -> str:
+    """Return what to think of the plan's own words."""
+    if report.claim.verdict == "not confirmed":
+        return "What plan.json promises. Nothing confirms that the run has kept to it:"
+    return "The plan that the run began with, as plan.json has it:"
 
 
 def _state(report: RunReport) -> str:
@@ -252,20 +260,11 @@ def _ledger(report: RunReport) -> Iterator[Block]:
     if found is None:
         yield Paragraph("There is no ledger that can be read, or none that has a claim to add up.")
         return
-    total = "∞" if found["epsilon"] is None else rounded(found["epsilon"], 4)
-    delta, cap = rounded(found["delta"], 3), found["cap"]
-    count = len(found["runs"])
-    runs = "one run" if count == 1 else f"{count:,} runs"
-    yield Paragraph(
-        f"Spent together by {runs} in the ledger: ε = {total} at δ = {delta}. "
-        f"{HOW[found['composition']]}"
-        + (
-            ""
-            if count == 1
-            else " Whose record was in all of them is protected by this total, not by the ε of one "
-            "run."
-        )
-    )
+    yield Paragraph(_total(found))
+    more = _claimed_more(report.claim)
+    if more is not None:
+        yield Paragraph(more)
+    cap = found["cap"]
     yield Paragraph(
         "There is no cap."
         if cap is None
@@ -293,8 +292,40 @@ def _ledger(report: RunReport) -> Iterator[Block]:
     yield from _charts(report, "ledger")
 
 
+def _total(found: Mapping[str, Any]) -> str:
+    """Return what all runs of a ledger cost, in words."""
+    total = "∞" if found["epsilon"] is None else rounded(found["epsilon"], 4)
+    count = len(found["runs"])
+    runs = "one run" if count == 1 else f"{count:,} runs"
+    text = (
+        f"Spent together by {runs} in the ledger: ε = {total} at "
+        f"δ = {rounded(found['delta'], 3)}. {HOW[found['composition']]}"
+    )
+    if count == 1:
+        return text
+    return f"{text} Whose record was in all of them is protected by this total, not by one run's ε."
+
+
+def _claimed_more(claim: Claim) -> str | None:
+    """Return that the run claims more than the ledger counts for it, if it does."""
+    bound, counted = claim.bound, claim.counted
+    if bound is None or counted is None or claim.is_whole_plan or math.isinf(bound.epsilon):
+        return None
+    if bound.epsilon <= 1.01 * counted.epsilon:
+        return None
+    return (
+        f"For this run the ledger counts ε = {rounded(counted.epsilon, 4)} from the least noise "
+        f"that was promised. The run itself claims more, ε = {rounded(bound.epsilon, 4)}, which is "
+        "reported above."
+    )
+
+
 def _minute(time: str) -> str:
     return time[:16].replace("T", " ")
+
+
+def _missing(report: RunReport) -> str:
+    return "not yet: the run is open" if report.state == "open" else UNKNOWN
 
 
 def _origin(report: RunReport) -> Iterator[Block]:
@@ -302,15 +333,15 @@ def _origin(report: RunReport) -> Iterator[Block]:
     rows = [
         ("Run", report.run or UNKNOWN),
         ("Registered (UTC)", _minute(report.registered) if report.registered else UNKNOWN),
-        ("Ended (UTC)", _minute(report.ended) if report.ended else UNKNOWN),
+        ("Ended (UTC)", _minute(report.ended) if report.ended else _missing(report)),
         ("Begun, and gone on (UTC)", ", ".join(times) or UNKNOWN),
         ("Plan's fingerprint", report.plan_fingerprint or UNKNOWN),
     ]
     if report.last_fingerprint not in (None, report.plan_fingerprint):
         rows.append(("Fingerprint of the last plan", str(report.last_fingerprint)))
     rows += [
-        ("Model, SHA-256", report.model_hash or UNKNOWN),
-        ("Report made by", f"dither {__version__}"),
+        ("Model, SHA-256", report.model_hash or _missing(report)),
+        ("Report made by", f"dither {version('dither')}"),
     ]
     yield Facts(tuple(rows))
     versions = [each["versions"] for each in report.sessions]

@@ -75,8 +75,8 @@ def _draw(axes: "Axes", chart: Chart) -> None:
         axes.set(xlim=(0.0, 100.0), ylim=(0.0, 100.0))
     elif chart.limit is not None or chart.key == "ledger":
         axes.set_ylim(bottom=0.0)
-    if chart.key == "ledger":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if not chart.is_square:
+        axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, min_n_ticks=1))
     if len(chart.series) > 1 or chart.limit is not None:
         handles, names = axes.get_legend_handles_labels()
         axes.figure.legend(
