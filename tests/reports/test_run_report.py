@@ -169,6 +169,8 @@ def test_a_seeded_run_protects_nobody_who_can_guess(tmp_path: Path) -> None:
     report = run_report(tmp_path / "run")
     assert report.claim.verdict == "seeded"
     assert headline(report).title.startswith("SEEDED: ")
+    assert "Nobody, from those who know or guess the seed" in to_markdown(report)
+    assert json.loads(to_json(report))["odds"] is None
     assert 'class="head bad"' in to_html(report)
     edit(tmp_path / "run" / "result.json", seed=None)
     hidden = run_report(tmp_path / "run")
@@ -382,6 +384,7 @@ def test_an_audit_that_refutes_is_the_first_thing_to_read(copy: Path) -> None:
     assert report.claim.verdict == "refuted"
     assert "An audit has refuted the claim" in report.alarms[0]
     assert headline(report).title.startswith("REFUTED: ")
+    assert "An audit has refuted what this run states" in to_markdown(report)
     assert json.loads(to_json(report))["odds"] is None
 
 

@@ -121,6 +121,8 @@ def _statement(report: RunReport) -> Iterator[Block]:
             else "There is none: too little of the folder can be read."
         )
         return
+    if report.claim.verdict == "refuted":
+        yield Paragraph("An audit has refuted what this run states:", "alarm")
     for text in paragraphs(report.stated):
         yield Paragraph(text, "quote")
 

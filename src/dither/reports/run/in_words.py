@@ -31,6 +31,11 @@ _MEANS = {
     "replace-one": "Whatever is learnt from the model would have been learnt almost as probably "
     "with any other record in its place.",
 }
+_PROVISOS = {
+    "seeded": "Nobody, from those who know or guess the seed. From all others: ",
+    "refuted": "An audit has refuted this. Claimed was: ",
+    "not proven": "By an estimate, and without proof: ",
+}
 _IS_IT = {
     "add-remove": "a given one was in the data",
     "replace-one": "it was a given one or another",
@@ -125,7 +130,11 @@ def in_short(report: RunReport) -> list[tuple[str, str]]:
         return []
     many = "" if stated is None else f" The data has n = {stated.dataset_size:,} of them."
     rows = [
-        ("Who is protected", f"Each single {bound.unit} of the training data.{many}"),
+        (
+            "Who is protected",
+            f"{_PROVISOS.get(report.claim.verdict, '')}Each single {bound.unit} of the training "
+            f"data.{many}",
+        ),
         ("What that means", _MEANS[bound.relation]),
         ("Neighbouring relation", f"{_RELATIONS[bound.relation]}."),
         (

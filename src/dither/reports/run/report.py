@@ -40,7 +40,7 @@ class Claim:
     def has_odds(self) -> bool:
         """Whether it is finite and holds, so that it can be spoken of in odds."""
         known = self.bound is not None and math.isfinite(self.bound.epsilon)
-        return known and self.verdict in ("proven", "seeded")
+        return known and self.verdict == "proven"
 
 
 @final
