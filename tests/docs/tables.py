@@ -80,6 +80,17 @@ def audit() -> Iterator[str]:
         yield row(f"`{plan}`", f"{each['steps']:,}", f"{each['claimed']:.2f}", lower, seconds)
 
 
+def noise_shapes() -> Iterator[str]:
+    text = (ROOT / "experiments/records/noise_shapes.json").read_text(encoding="utf-8")
+    runs = json.loads(text)["results"]
+    found = {(each["dataset"], each["epsilon"], each["noise"]): each for each in runs}
+    for key, name in (("mnist", "MNIST"), ("fashion-mnist", "Fashion-MNIST")):
+        for epsilon in (0.3, 1.0, 3.0):
+            cells = (found[key, epsilon, noise] for noise in ("uniform", "matched", "optimal"))
+            shown = (f"{100 * each['mean']:.1f} ± {100 * each['sd']:.1f}" for each in cells)
+            yield row(name, f"{epsilon:g}", *shown)
+
+
 def spread(values: list[float]) -> str:
     percent = [100 * value for value in values]
     around = f" ± {stdev(percent):.1f}" if len(percent) > 1 else ""
@@ -88,6 +99,7 @@ def spread(values: list[float]) -> str:
 
 TABLES = {
     "why.md": (shaping,),
+    "experiments.md": (noise_shapes,),
     "benchmarks.md": (clipping, training, noise, accounting, estimators, audit),
 }
 
