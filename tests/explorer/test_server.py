@@ -142,7 +142,7 @@ def test_other_kinds_and_parts_are_refused(explorer: Explorer) -> None:
 
 def test_exact_parts_are_those_of_the_library(explorer: Explorer) -> None:
     def part(name: str) -> Any:
-        asked = message(number=5, noise="matched", part=name)
+        asked = message(number=5, noise="uniform", part=name)
         status, text, _ = ask(explorer, "POST", "/api/exact", asked)
         assert status == 200
         return json.loads(text)
@@ -154,7 +154,7 @@ def test_exact_parts_are_those_of_the_library(explorer: Explorer) -> None:
         batch_size=2_000,
         epochs=2,
         stepsizes=dither.schedules.Linear(1.0, 0.01),
-        noise="matched",
+        noise="uniform",
     )
     found = part("plan")
     assert found["fingerprint"] == planned.fingerprint

@@ -15,7 +15,7 @@ CASES = [
         "clip_norm": "0.5",
         "noise": "uniform",
         "sampling": "fixed",
-        "batch_size": "15000",
+        "batch_size": "60000",
     },
     {"schedule": "step", "noise": "matched", "epochs": "1.5", "batch_size": "6000"},
     {"schedule": "polynomial", "delta": "1e-6", "batch_size": "60000", "epochs": "7"},

@@ -179,6 +179,7 @@ function changed() {
   number += 1;
   exact = {};
   element("said").textContent = "";
+  say("preview", "Preview");
   remember();
   clearTimeout(timer);
   timer = setTimeout(refine, REST);
