@@ -1,4 +1,5 @@
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ from dither.explorer import curves, settings
 from dither.explorer.preview import previews
 from dither.planning.comparison import NOISES
 
-# ε, δ, n, m, T and schedule: usual runs, a rarely drawn record, a full batch.
+# ε, δ, n, m, T, schedule and sampling: usual runs, strong steps, a full batch.
 RUNS = [
-    (1.0, 1e-5, 60_000, 1_000, 200, "inverse-sqrt", "poisson"),
+    (1.0, 1e-5, 60_000, 256, 5_000, "linear:start=1,end=0.001", "poisson"),
     (8.0, 1e-5, 50_000, 8_192, 120, "linear:start=1,end=0.01", "poisson"),
     (3.0, 1e-6, 60_000, 1_024, 300, "step:start=1,factor=0.5,every=100", "fixed"),
     (10.0, 1e-5, 1_000, 16, 63, "exponential:start=1,rate=0.97", "poisson"),
@@ -47,22 +48,20 @@ def test_a_preview_looks_like_the_exact_plan(
         assert quick.spent[-1] == pytest.approx(epsilon, rel=0.02)
 
 
-def test_a_preview_is_many_times_faster_than_the_exact_plans() -> None:
-    given = settings.read(texts(batch_size="512", epochs="2", schedule="inverse-sqrt"))
+def test_a_preview_is_many_times_faster_than_an_exact_plan() -> None:
+    given = settings.read(
+        texts(batch_size="256", epochs="20", schedule="inverse-sqrt", noise="matched")
+    )
     curves.preview(given)  # what is loaded on first use
 
-    def seconds(of: object) -> float:
+    def seconds(of: Callable[[], object]) -> float:
         start = time.process_time()
-        assert callable(of)
         of()
         return time.process_time() - start
 
-    def exact() -> None:
-        for noise in NOISES:
-            dither.plan(**{**given.arguments(), "noise": noise})
-
     quick = min(seconds(lambda: curves.preview(given)) for _ in range(3))
-    assert seconds(exact) > 4.0 * quick
+    # All three in the preview against one of them.
+    assert seconds(lambda: dither.plan(**given.arguments())) > 5.0 * quick
 
 
 @pytest.mark.parametrize("schedule", settings.form()["parameters"])

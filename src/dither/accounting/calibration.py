@@ -36,7 +36,7 @@ def calibrate(
     highest = math.log(_MOST_NOISE / float(alphas.min()))
     target = math.log(share * budget.epsilon)
     aim = target + math.log1p(-0.5 * accuracy)
-    guess = math.log(central_limit_scale(alphas, budget) if start is None else start)
+    guess = central_limit_log_scale(alphas, budget) if start is None else math.log(start)
     x = min(max(guess, lowest), highest)
     low, high = (lowest, math.inf), (highest, -math.inf)
     slope = _central_limit_slope(alphas, budget, x)
@@ -87,15 +87,15 @@ def _cost(alphas: FloatArray, budget: Budget, least: float) -> Callable[[float],
     return log_epsilon
 
 
-def central_limit_scale(alphas: FloatArray, budget: Budget) -> float:
-    """Return about the right c, by the central limit, which costs next to nothing."""
+def central_limit_log_scale(alphas: FloatArray, budget: Budget) -> float:
+    """Return about the right log c, by the central limit, which costs next to nothing."""
     mu_at, least = _central_limit(alphas, budget), float(alphas.min())
     low, high = math.log(0.3 / least), math.log(_MOST_NOISE / least)
     for _ in range(40):
         middle = 0.5 * (low + high)
         spends_more = gaussian_delta(mu_at(middle), budget.epsilon) > budget.delta
         low, high = (middle, high) if spends_more else (low, middle)
-    return math.exp(high)
+    return high
 
 
 def _central_limit_slope(alphas: FloatArray, budget: Budget, log_scale: float) -> float:

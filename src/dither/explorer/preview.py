@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dither.accounting import pld
-from dither.accounting.calibration import central_limit_scale
+from dither.accounting.calibration import central_limit_log_scale
 from dither.accounting.marginal import MarginalCost
 from dither.accounting.steps import Sampled, Steps
 from dither.accounting.transform import distance_between, transforms
@@ -61,7 +61,8 @@ def previews(stepsizes: FloatArray, budget: Budget) -> Mapping[str, Preview]:
     eta, counts = stepsizes[knots], _counts(knots, T)
     shapes = {"uniform": np.ones(knots.size), "matched": np.sqrt(eta.max() / eta)}
     guesses = {
-        name: shape * central_limit_scale(np.repeat(shape, counts.astype(np.intp)), budget)
+        name: shape
+        * math.exp(central_limit_log_scale(np.repeat(shape, counts.astype(np.intp)), budget))
         for name, shape in shapes.items()
     }
     run = _Run(_Grid.around(guesses, counts, budget), counts, budget)
