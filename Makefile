@@ -42,7 +42,7 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 
 docs: $(READY) ## the documentation site, in site/
-	$(BIN)/mkdocs build --strict --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 package: $(READY) ## a wheel and an sdist, in dist/
 	$(BIN)/python -m build --no-isolation

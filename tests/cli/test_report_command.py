@@ -31,8 +31,25 @@ def test_from_data_of_ones_own_to_a_report(capsys: pytest.CaptureFixture[str]) -
     text = Path("run1/report.html").read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>")
     assert "the number of records and the set of classes were READ OFF" in text
+    assert "on one condition" in text
     assert str(Path.cwd()) not in text
     assert main(["report", "run1"]) == 0
+
+
+def test_what_is_public_is_given_and_not_read_off(capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--data", "own.csv", "--label", "y", "--batch-size", "20"]
+    assert main([*TRAIN, *own, "--run-dir", "run1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.endswith(
+        "NOT PROVEN: the number of records and the set of classes read off the private data"
+    )
+    given = ["--dataset-size", "64", "--classes", "0,1,2", "--run-dir", "run2"]
+    assert main([*TRAIN, *own, *given]) == 0
+    assert "NOT PROVEN" not in capsys.readouterr().out
+    assert main(["report", "run2"]) == 0
+    text = Path("run2/report.html").read_text(encoding="utf-8")
+    assert "on one condition" not in text
+    assert "READ OFF" not in text
 
 
 @pytest.mark.parametrize("suffix", [".html", ".json", ".md", ".HTML"])

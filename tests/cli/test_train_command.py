@@ -231,7 +231,7 @@ def test_quiet_is_one_line_with_the_claim_and_what_was_measured(
     assert "accuracy" not in out
     out = run([*own(), "--quiet", "--public-test", "public.csv"], capsys)
     assert out.count("\n") == 1
-    assert re.search(r", test accuracy [01]\.\d{4}, test loss \d+\.\d{4}\n$", out)
+    assert re.search(r", test accuracy [01]\.\d{4}, test loss \d+\.\d{4}; NOT PROVEN: [a-z ]+\n$", out)
 
 
 def test_a_picture_is_all_that_plot_writes(
@@ -535,6 +535,9 @@ def test_the_help_tells_every_default(
         ("--data mnist --data-dir here", "in 'here/mnist', 'here/MNIST/raw'; set DITHER_DATA"),
         ("--data mnist", "in 'data/mnist', 'data/MNIST/raw'; set DITHER_DATA or --data-dir"),
         ("--data digits --public-test own.csv", "public_test is for data of your own: digits has"),
+        ("--data digits --classes 0,1", "classes is for data of your own: digits has"),
+        ("--classes 0", "classes must be two or more different names, got '0'"),
+        ("--classes 7,8", "classes must have all that the records have, got '7, 8' without 'ant'"),
         ("--data digits --label kind", "label is for .csv files only, got 'kind' for 'digits'"),
         ("--model tree", "model must be one of cnn, linear, mlp or MODULE:FUNCTION, got 'tree'"),
         ("--model :small", "model must be one of cnn, linear, mlp or MODULE:FUNCTION, got"),

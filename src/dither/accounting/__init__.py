@@ -4,7 +4,7 @@ Accountants:
 
 - ``pld``: the privacy loss distribution by its characteristic function; certified from above and
   below (`dither.accounting.pld`). The default.
-- ``rdp``: Rényi divergences at many orders; certified, a few percent looser (`...rdp`).
+- ``rdp``: Rényi divergences at many orders; certified, and looser (`...rdp`).
 - ``gdp``: the central limit; an estimate.
 - ``theorem``, ``advanced``: the paper's privacy theorem, and its lemmas composed step by step.
 

@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "the column of a .csv file with the labels; else the one called label or target, else "
             "the last",
         ),
+        (
+            "classes",
+            "the public set of classes, separated by commas, for data of your own; else they are "
+            "read off it, and the claim says so",
+        ),
         ("public-test", "a file with public records to measure on, of the same kind"),
         ("data-dir", "where the standard sets are; else $DITHER_DATA, else ./data"),
     ):
@@ -161,18 +166,20 @@ def run(arguments: argparse.Namespace) -> None:
     if plot is not None:
         save_figure(training_figure(runs), plot)
     result = runs[arguments.noise]
+    leaks = [f"{what} was" for what in arguments.read_off]
     if canaries is not None:
         keep_scores(canaries, result, Path(arguments.run_dir))
     if arguments.json:
         found = {name: _summary(each) for name, each in runs.items()}
-        said = {"runs": found, "statement": statement(result)}
+        said = {"runs": found, "statement": statement(result, leaks=leaks)}
         json.dump(said, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     elif arguments.quiet:
         measured = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
-        sys.stdout.write(f"{result.bound}{measured}\n")
+        read = f"; NOT PROVEN: {' and '.join(arguments.read_off)} read off the private data"
+        sys.stdout.write(f"{result.bound}{measured}{read if leaks else ''}\n")
     else:
-        _print(runs, statement(result))
+        _print(runs, statement(result, leaks=leaks))
         if canaries is not None:
             sys.stdout.write(
                 f"{int(canaries.included.sum()):,} of {canaries.included.size:,} canaries were in "
@@ -183,26 +190,28 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _read(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]:
+    """Return the records to train on, and those to measure with if there are some."""
     from dither import data
 
-    folder = getattr(arguments, "data_dir", None)
-    read = data.load(arguments.data, data_dir=folder, label=getattr(arguments, "label", None))
-    given = getattr(arguments, "public_test", None)
+    folder, label = (getattr(arguments, name, None) for name in ("data_dir", "label"))
+    read = data.load(arguments.data, data_dir=folder, label=label)
+    given, classes = (getattr(arguments, name, None) for name in ("public_test", "classes"))
     if arguments.data in _STANDARD:
-        if given is not None:
-            raise validate.InvalidValueError(
-                f"public_test is for data of your own: {arguments.data} has a test part, "
-                f"got {given!r}"
-            )
+        for name, value in (("public_test", given), ("classes", classes)):
+            if value is not None:
+                raise validate.InvalidValueError(
+                    f"{name} is for data of your own: {arguments.data} has its own, got {value!r}"
+                )
         return read.train, read.test
+    train = read.train if classes is None else data.among(read.train, classes.split(","))
     if given is None:
-        return read.train, None
+        return train, None
     if Path(given).resolve() == Path(arguments.data).resolve():
         raise validate.InvalidValueError(
             f"public_test must be another file than the private data, got {given!r}"
         )
-    test = data.load(given, data_dir=folder, label=getattr(arguments, "label", None)).train
-    return read.train, data.with_classes(test, read.train)
+    test = data.load(given, data_dir=folder, label=label).train
+    return train, data.with_classes(test, train)
 
 
 def _plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
@@ -239,8 +248,8 @@ def _read_off(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return what is read off data of one's own and taken as public."""
     if arguments.data in _STANDARD:
         return ()
-    counted = () if hasattr(arguments, "dataset_size") else ("the number of records",)
-    return (*counted, "the set of classes")
+    known = {"dataset_size": "the number of records", "classes": "the set of classes"}
+    return tuple(what for option, what in known.items() if not hasattr(arguments, option))
 
 
 def _begun(made: Plan, folder: Path) -> Plan:

@@ -13,8 +13,18 @@ True
 """
 
 from dither.data.checking import Report, Tally, check
-from dither.data.examples import Examples, Split, with_classes
+from dither.data.examples import Examples, Split, among, with_classes
 from dither.data.files import directory
 from dither.data.loading import load
 
-__all__ = ["Examples", "Report", "Split", "Tally", "check", "directory", "load", "with_classes"]
+__all__ = [
+    "Examples",
+    "Report",
+    "Split",
+    "Tally",
+    "among",
+    "check",
+    "directory",
+    "load",
+    "with_classes",
+]

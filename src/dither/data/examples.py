@@ -88,6 +88,29 @@ def from_bytes(
     return Examples(inputs, torch.tensor(targets, dtype=torch.int64), classes)
 
 
+def among(examples: Examples, classes: Sequence[str]) -> Examples:
+    """Return records with a set of classes that is known beforehand, and not read off them.
+
+    Example:
+        >>> import torch
+        >>> dogs = Examples(torch.zeros(1, 3), torch.tensor([0]), ["dog"])
+        >>> among(dogs, ["cat", "dog"]).targets
+        tensor([1])
+    """
+    if len(set(classes)) != len(classes) or len(classes) < 2:
+        raise InvalidValueError(
+            f"classes must be two or more different names, got {', '.join(classes)!r}"
+        )
+    unknown = [name for name in examples.classes if name not in classes]
+    if unknown:
+        raise InvalidValueError(
+            f"classes must have all that the records have, got {', '.join(classes)!r} without "
+            f"{unknown[0]!r}"
+        )
+    places = torch.tensor([classes.index(name) for name in examples.classes])
+    return Examples(examples.inputs, places[examples.targets], classes, examples.columns)
+
+
 def with_classes(examples: Examples, other: Examples) -> Examples:
     """Return records with the labels and columns of another set, by the names of both.
 

@@ -1,6 +1,7 @@
 """From a run's folder to its report."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from dither.ledger import FILE
@@ -8,7 +9,7 @@ from dither.reports.run import reading
 from dither.reports.run.booking import Booked, read_ledger
 from dither.reports.run.charting import charts_of
 from dither.reports.run.judging import Files, after_audits, claim_of, usable_plan
-from dither.reports.run.reading import Planned, Recorded
+from dither.reports.run.reading import About, Planned, Recorded
 from dither.reports.run.report import Claim, RunReport
 from dither.training.run_folder import ABOUT
 from dither.training.statement import Stated
@@ -62,7 +63,7 @@ def _report(folder: Path, files: Files, claim: Claim, alarms: list[str]) -> RunR
     run = None if booked is None else booked.run
     history, audits = reading.read_history(folder, alarms), reading.read_audits(folder, alarms)
     canaries = reading.read_canaries(folder, alarms)
-    claim = after_audits(claim, audits, alarms)
+    claim = after_audits(_conditional(claim, about), audits, alarms)
     if about is not None and about.is_moved and run is not None and run.is_open:
         alarms.append(
             "This folder is a copy, or was moved, and its run is open: if another copy goes on, "
@@ -99,6 +100,13 @@ def _report(folder: Path, files: Files, claim: Claim, alarms: list[str]) -> RunR
         model_hash=reading.model_hash(folder),
         charts=charts_of(files, history, claim, audits),
     )
+
+
+def _conditional(claim: Claim, about: About | None) -> Claim:
+    """Return the claim, which rests on what was read off the private data if something was."""
+    if claim.verdict == "proven" and about is not None and about.read_off:
+        return replace(claim, verdict="conditional")
+    return claim
 
 
 def _planned_steps(planned: Planned | None, booked: Booked | None) -> int | None:

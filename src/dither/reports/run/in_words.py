@@ -35,6 +35,7 @@ _PROVISOS = {
     "seeded": "Nobody, from those who know or guess the seed. From all others: ",
     "refuted": "An audit has refuted this. Claimed was: ",
     "not proven": "By an estimate, and without proof: ",
+    "conditional": "If what was read off the data is public: ",
 }
 _IS_IT = {
     "add-remove": "a given one was in the data",
@@ -94,6 +95,14 @@ def headline(report: RunReport) -> Headline:
             "seed. It is for tests and experiments, and protects nobody.",
         )
     text = " ".join(filter(None, (_proven_text(report, bound), _together(report))))
+    if claim.verdict == "conditional":
+        what = " and ".join(report.read_off or ())
+        verb = "were" if len(report.read_off or ()) > 1 else "was"
+        return Headline(
+            f"At most {numbers}, on one condition",
+            f"It must be no secret what {what} {verb} in the private data: that was READ OFF it, "
+            f"and no noise protects it. {text}",
+        )
     return Headline(f"At most {numbers}", text)
 
 

@@ -9,6 +9,7 @@ from dither.types import PrivacyBound
 
 VERDICTS = {
     "proven": "Proven",
+    "conditional": "Proven, if what was read off the private data is public",
     "nothing": "NO privacy is claimed",
     "seeded": "SEEDED: no protection against those who know or guess the seed",
     "refuted": "REFUTED by an audit",
@@ -40,7 +41,7 @@ class Claim:
     def has_odds(self) -> bool:
         """Whether it is finite and holds, so that it can be spoken of in odds."""
         known = self.bound is not None and math.isfinite(self.bound.epsilon)
-        return known and self.verdict == "proven"
+        return known and self.verdict in ("proven", "conditional")
 
 
 @final
