@@ -30,8 +30,8 @@ The rooms, in the order in which they may import each other: ``types``, ``valida
 ``randomness`` (cryptographic random bits), ``sampling`` (which records take part in a step),
 ``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``ledger`` (what was
 spent, on disk), ``training`` (private training), ``data`` (readers of files), ``audit`` (attacks
-on the claim), ``estimators`` (scikit-learn faces), ``reports`` (figures), ``cli`` (the ``dither``
-command).
+on the claim), ``estimators`` (scikit-learn faces), ``explorer`` (a page to plan by hand),
+``reports`` (figures, statements, reports), ``cli`` (the ``dither`` command).
 """
 
 from importlib import import_module

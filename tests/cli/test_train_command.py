@@ -231,7 +231,8 @@ def test_quiet_is_one_line_with_the_claim_and_what_was_measured(
     assert "accuracy" not in out
     out = run([*own(), "--quiet", "--public-test", "public.csv"], capsys)
     assert out.count("\n") == 1
-    assert re.search(r", test accuracy [01]\.\d{4}, test loss \d+\.\d{4}; NOT PROVEN: [a-z ]+\n$", out)
+    measured = r", test accuracy [01]\.\d{4}, test loss \d+\.\d{4}; NOT PROVEN: [a-z ]+\n$"
+    assert re.search(measured, out)
 
 
 def test_a_picture_is_all_that_plot_writes(

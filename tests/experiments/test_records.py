@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from experiments.reproduction.catalogue import EXPERIMENTS, KINDS
@@ -10,6 +11,7 @@ from experiments.reproduction.features import features, prepare
 from experiments.reproduction.head import HeadRun
 from experiments.reproduction.noises import DELTA, noise_multipliers
 from experiments.reproduction.side_by_side import train_side_by_side
+from experiments.reproduction.state import StateRun
 from experiments.reproduction.store import Store
 from rich.progress import Progress
 
@@ -61,6 +63,30 @@ def test_calibrated_noises_really_cost_what_uniform_noise_costs(noise: str) -> N
             target = costs["uniform", "theorem"]
             assert 0.995 * target <= costs[noise, "real"] <= target * (1.0 + 1e-12)
     assert compared >= 4
+
+
+def accuracy(dataset: str, epsilon: float | None) -> float:
+    """Return the mean over the seeds of what is recorded for the chosen setting."""
+    found = [
+        outcome.last
+        for run, outcome in SMALL.read().items()
+        if isinstance(run, StateRun)
+        and (run.setting.dataset, run.epsilon, run.is_trial) == (dataset, epsilon, False)
+    ]
+    assert len(found) == len(SEEDS)
+    return mean(found)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "least"), [("mnist", 98.3), ("fashion-mnist", 88.5), ("cifar10", 62.0)]
+)
+def test_the_best_private_accuracy_keeps_its_promise(dataset: str, least: float) -> None:
+    assert accuracy(dataset, 3.0) >= least
+    assert accuracy(dataset, 1.0) < accuracy(dataset, 3.0) < accuracy(dataset, None)
+
+
+def test_privacy_costs_four_points_at_most_on_cifar10() -> None:
+    assert accuracy("cifar10", None) - accuracy("cifar10", 3.0) <= 4.0
 
 
 @pytest.mark.evidence  # all of CIFAR-10's features have to be there, or are computed in minutes
