@@ -82,4 +82,6 @@ def _refusal(layer: nn.Module) -> tuple[str, str] | None:
         layer, "_fsdp_wrapped_module"
     ):
         return "distributes the model by itself", "pass the module inside it, .module"
+    if any(kind.__name__ == "FSDPModule" for kind in type(layer).__mro__):
+        return "is sharded by fully_shard", "make the model without that call"
     return None

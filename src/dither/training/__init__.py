@@ -8,6 +8,7 @@ from dither.training.loop import TrainResult, train
 from dither.training.making import make_private
 from dither.training.models import MODELS
 from dither.training.private import Private
+from dither.training.ranks import Shard
 from dither.training.residuals import (
     hinge_residuals,
     logistic_residuals,
@@ -20,6 +21,7 @@ __all__ = [
     "Private",
     "Public",
     "Row",
+    "Shard",
     "StepError",
     "TrainResult",
     "hinge_residuals",

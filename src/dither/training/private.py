@@ -29,7 +29,8 @@ from dither.training.errors import StepError
 from dither.training.guard import Guard
 from dither.training.loop_watch import LoopWatch
 from dither.training.payments import Payments
-from dither.training.records import records_of, warn_of_other_size
+from dither.training.ranks import Ranks, Shard, agree, ranks
+from dither.training.records import Records, part_of, records_of, warn_of_other_size
 from dither.training.tape import Tape, Taped, plain, refuse_strange_output
 from dither.training.taped_loss import TapedLoss, rows_alone
 from dither.training.views import Augment, Views
@@ -73,6 +74,21 @@ class _Step:
         return len(self.seen)
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What all ranks know of a release besides its gradients."""
+
+    noise_multiplier: float
+    noise: float
+    dimension: int
+    energy: float = math.nan
+    raw_squared_norm: float = math.nan
+
+    def squared_norm(self) -> float:
+        """Return ‖g‖²; only for step sizes that follow it."""
+        return self.energy
+
+
 @final
 class Private:
     """Private training with a loop of one's own; made by `make_private`.
@@ -104,9 +120,13 @@ class Private:
         self._source = Source(seed)
         self._reduction, self._engine = reduction, engine
         self._augment = None if augment is None else Views(augment)
-        self._records = records_of(dataset, workers=workers)
-        self._sampler = sampler_for(plan, length=self._records.length)
-        warn_of_other_size(plan, self._records.length, stacklevel=4)
+        self._ranks = ranks()
+        self._records = _own_records(dataset, self._ranks, workers)
+        agree(self._ranks, model, plan, dataset.dataset if isinstance(dataset, Shard) else None)
+        length = self._ranks.together(self._records.length)
+        self._sampler = sampler_for(plan, length=length)
+        if self._ranks.is_first:
+            warn_of_other_size(plan, length, stacklevel=4)
         self._course, self._first_plan = plan.course(), plan
         self._payments, self._taken = payments, 0
         self._iterations, self._process = 0, os.getpid()
@@ -116,6 +136,8 @@ class Private:
         self._views = 1
         self._public = PublicTensors()
         self._sizes_vary = plan.sampling == "poisson"
+        rank = self._ranks.rank
+        self._purpose = f"sampling of rank {rank}" if rank else "sampling"
         self._loop = LoopWatch(sizes_vary=self._sizes_vary)
         self._drawn: dict[int, Indices] = {}
         self.noise_multiplier = self.stepsize = math.nan
@@ -145,7 +167,7 @@ class Private:
         self._step = None
         self._iterations += 1
         iteration = self._iterations
-        self._payments.register(self.plan)
+        self._ranks.by_first(lambda: self._payments.register(self.plan))
         sizes: list[int] = []
         fetched = self._records.batches(self._draws(sizes))
         self._guard.check()
@@ -207,7 +229,7 @@ class Private:
 
     def is_registered(self, run: str) -> bool:
         """Return whether the ledger has a run of that name."""
-        return self._payments.knows(run)
+        return self._ranks.by_first(lambda: self._payments.knows(run))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the run is: no random state, no tensors, nothing of the records."""
@@ -247,7 +269,9 @@ class Private:
             raise validate.InvalidValueError(
                 f"state must have paid for the {taken} steps that it has taken, got {len(spent)}"
             )
-        plan, paid = self._payments.go_on(state.get("run"), self._first_plan, taken, spent)
+        plan, paid = self._ranks.by_first(
+            lambda: self._payments.go_on(state.get("run"), self._first_plan, taken, spent)
+        )
         course = plan.course()
         course.resume({**state["course"], "paid": paid})
         self.plan, self._course, self._taken = plan, course, taken
@@ -304,7 +328,7 @@ class Private:
         self._drawn = {key: draw for key, draw in self._drawn.items() if key >= step}
         while True:
             if step not in self._drawn:  # a batch that was refused by breaking comes again
-                stream = self._source.stream("sampling", step)
+                stream = self._source.stream(self._purpose, step)
                 self._drawn[step] = self._sampler.draw(self._records.length, stream)
             draw = self._drawn[step]
             sizes.append(draw.size)
@@ -382,30 +406,52 @@ class Private:
         if os.getpid() != self._process:
             raise StepError("a forked process cannot release what its parent pays for")
         step, z = self._ready_step()
-        self._payments.finish(self.step, z)
+        sums = self._ranks.total({name: step.sums[name] for name in self._guard.trainable})
+        made: dict[str, Tensor] = {}
+        told = self._ranks.by_first(lambda: self._paid_release(sums, z, made))
+        if not self._ranks.is_first:
+            self._follow(told, z, made)
         self._step = None
-        self._course.spend()
         self._taken += 1
         self._drawn.pop(self.step - 1, None)
+        self._ranks.shared(made)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        for name, parameter in self._guard.trainable.items():
+            parameter.grad = made[name]
+        self.noise_multiplier = z
+        self.stepsize = self._course.stepsize(told, lambda: told.raw_squared_norm)
+        return self.stepsize
+
+    def _paid_release(self, sums: dict[str, Tensor], z: float, made: dict[str, Tensor]) -> _Told:
+        """Pay for a step, and only then put what it releases into ``made``."""
+        self._payments.finish(self.step, z)
+        self._course.spend()
         released = release(
-            ClippedSum(step.sums, torch.zeros(0)),
+            ClippedSum(sums, torch.zeros(0)),
             clip_norm=self.plan.clip_norm,
             noise_multiplier=z,
             batch_size=self.plan.batch_size,
             stream=self._source.stream("noise", self.step),
         )
-        for parameter in self.model.parameters():
-            parameter.grad = None
         for name, parameter in self._guard.trainable.items():
-            parameter.grad = released.gradients[name].to(parameter.dtype)
+            made[name] = released.gradients[name].to(parameter.dtype)
+        if isinstance(self.plan, Plan):
+            return _Told(z, released.noise, released.dimension)
+        m = self.plan.batch_size
+        raw = sum(float((g.double() / m).square().sum()) for g in sums.values())
+        return _Told(z, released.noise, released.dimension, released.squared_norm(), raw)
 
-        def raw_squared_norm() -> float:
-            m = self.plan.batch_size
-            return sum(float((g.double() / m).square().sum()) for g in step.sums.values())
-
-        self.noise_multiplier = z
-        self.stepsize = self._course.stepsize(released, raw_squared_norm)
-        return self.stepsize
+    def _follow(self, told: _Told, z: float, made: dict[str, Tensor]) -> None:
+        """Take the step that rank 0 has paid for and released."""
+        if told.noise_multiplier != z:
+            raise StepError(
+                f"ranks must be at the same step of the same plan, but rank 0 has released noise "
+                f"{told.noise_multiplier!r}, and here it is {z!r}"
+            )
+        self._course.spend()
+        for name, parameter in self._guard.trainable.items():
+            made[name] = torch.zeros_like(parameter)
 
     def _ready_step(self) -> tuple[_Step, float]:
         step, z = self._step, self._course.noise_multiplier
@@ -442,6 +488,13 @@ class _OutputsAlone:
 
     def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
         return self.values(called, batch, 1)[0]
+
+
+def _own_records(dataset: Any, group: Ranks, workers: int) -> Records:
+    """Return this rank's part of the whole, or the shard that is its own."""
+    if isinstance(dataset, Shard):
+        return records_of(dataset.dataset, workers=workers, may_be_empty=group.size > 1)
+    return part_of(records_of(dataset, workers=workers), group.rank, group.size)
 
 
 def _misuse(step: _Step | None, tape: Tape | None) -> str:

@@ -46,9 +46,12 @@ class InMemory:
         self.length = length
 
     def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
-        """Yield the rows of each draw."""
+        """Yield the rows of each draw; zeros where there are no records to stand for none."""
         for draw in draws:
-            yield mapped(self._tensors, partial(_rows, index=torch.from_numpy(draw)))
+            if self.length:
+                yield mapped(self._tensors, partial(_rows, index=torch.from_numpy(draw)))
+            else:
+                yield mapped(self._tensors, lambda tensor: tensor.new_zeros(1, *tensor.shape[1:]))
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
@@ -63,7 +66,9 @@ class InSubset:
         self.length = indices.size
 
     def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
-        """Yield what the others have at the subset's places."""
+        """Yield what the others have at the subset's places; in an empty one, their first."""
+        if not self.length:
+            return self._base.batches(draws)
         return self._base.batches(self._indices[draw] for draw in draws)
 
 
@@ -95,18 +100,26 @@ class _Lists:
         return (draw.tolist() for draw in self._draws)
 
 
-def records_of(dataset: Any, *, workers: int = 0) -> Records:
+def records_of(dataset: Any, *, workers: int = 0, may_be_empty: bool = False) -> Records:
     """Return access to a dataset's records, or say why there is none.
 
     Args:
         dataset: tensors or numpy arrays (one, a tuple or a dict of them), a ``TensorDataset``, or
             any dataset with ``__len__`` and ``__getitem__``.
         workers: processes that fetch the records of a map-style dataset.
+        may_be_empty: whether tensors without rows will do, of which the shapes are known.
     """
     found = _found(dataset, workers)
-    if found.length < 1:
+    if found.length < 1 and not (may_be_empty and isinstance(found, InMemory)):
         raise InvalidValueError("dataset must have at least one record, got an empty one")
     return found
+
+
+def part_of(records: Records, rank: int, size: int) -> Records:
+    """Return every size-th record: those of one rank."""
+    if size == 1:
+        return records
+    return InSubset(records, np.arange(rank, records.length, size))
 
 
 def checked_pair(batch: Any) -> tuple[Any, ...]:
