@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from dither import accounting, validate
 from dither.cli.canaries import canaries_of, clearing, keep_scores, with_canaries
+from dither.cli.group import joined
 from dither.cli.options import add_schedule, number, schedule_of, steps_of
 from dither.planning import Plan, plan
 from dither.randomness import Source
@@ -134,35 +136,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Plan, train, compare where the data is public, print."""
+    """Plan, train, compare where the data is public, print; under torchrun with all its ranks."""
+    with joined():
+        _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> None:
     from dither.reports import save_figure, statement, training_figure
     from dither.reports.figures import checked_figure_path
-    from dither.training.run_folder import checked_folder
+    from dither.training.ranks import ranks
 
-    plot = getattr(arguments, "plot", None)
+    group, plot = ranks(), getattr(arguments, "plot", None)
     if plot is not None:
         checked_figure_path(plot)
     Source(getattr(arguments, "seed", None))  # refuses what is no whole number
     examples, test = _read(arguments)
     build = _model(arguments.model)
-    if hasattr(arguments, "run_dir"):
-        checked_folder(arguments.run_dir, resume=arguments.resume)
-    elif arguments.resume:
-        raise validate.InvalidValueError("resume needs the folder of the run, --run-dir, got none")
-    plans = _plans(arguments, len(examples))
-    if arguments.resume:
-        plans[arguments.noise] = _begun(plans[arguments.noise], Path(arguments.run_dir))
+    arguments.read_off = _read_off(arguments)
+    # Folders are the first rank's concern: what it makes of them is what all go by.
+    plans = group.by_first(lambda: _checked_plans(arguments, len(examples)))
     chosen = plans[arguments.noise]
-    canaries = canaries_of(arguments, chosen, examples)
+    canaries = group.by_first(lambda: canaries_of(arguments, chosen, examples))
     if canaries is not None:
         examples = with_canaries(canaries, examples)
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{chosen}\n")
-    with clearing(arguments, canaries):
+    with clearing(arguments, canaries) if group.is_first else nullcontext():
         runs = {
             name: _trained(arguments, made, name, examples, test, build)
             for name, made in plans.items()
         }
+    if not group.is_first:
+        return
     if plot is not None:
         save_figure(training_figure(runs), plot)
     result = runs[arguments.noise]
@@ -214,9 +219,22 @@ def _read(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]
     return train, data.with_classes(test, train)
 
 
+def _checked_plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
+    """Return the plans, that of a run which goes on from its folder."""
+    from dither.training.run_folder import checked_folder
+
+    if hasattr(arguments, "run_dir"):
+        checked_folder(arguments.run_dir, resume=arguments.resume)
+    elif arguments.resume:
+        raise validate.InvalidValueError("resume needs the folder of the run, --run-dir, got none")
+    plans = _plans(arguments, records)
+    if arguments.resume:
+        plans[arguments.noise] = _begun(plans[arguments.noise], Path(arguments.run_dir))
+    return plans
+
+
 def _plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
     """Return the plan that was asked for, and where all data is public those to compare with."""
-    arguments.read_off = _read_off(arguments)
     arguments.dataset_size = getattr(arguments, "dataset_size", records)
     schedule, steps = schedule_of(arguments), steps_of(arguments)
     sizes: dict[str, Any] = {

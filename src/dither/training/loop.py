@@ -23,8 +23,9 @@ from dither.training.history import History, Row, finite
 from dither.training.losses import loss_of
 from dither.training.making import make_private
 from dither.training.optimizers import optimizer_of
+from dither.training.ranks import ranks
 from dither.training.records import checked_pair
-from dither.training.run_folder import RunFolder
+from dither.training.run_folder import RunFolder, restore
 from dither.training.views import Augment
 from dither.types import PrivacyBound
 
@@ -128,8 +129,8 @@ def train(
     criterion, measured = loss_of(loss), checked_public(evaluate, dataset)
     every = validate.count(every=every)
     checkpoint_every = validate.count(checkpoint_every=checkpoint_every)
-    folder = None
-    if run_dir is not None:
+    group, folder = ranks(), None
+    if run_dir is not None and group.is_first:
         folder = RunFolder(run_dir, resume=resume, ledger=ledger, read_off=read_off)
     private = make_private(
         model, optimizer_of(optimizer, model), plan, dataset, seed=seed, workers=workers,
@@ -140,8 +141,7 @@ def train(
     for tensor in public:
         private.public(tensor)
     average = Average(model, averaging, plan.steps)
-    if folder is not None and folder.has_begun:
-        folder.load(private, average)
+    restore(private, average, group.by_first(lambda: None if folder is None else folder.found()))
     history = History(None if folder is None else folder.path, private.step)
 
     def look() -> None:
@@ -157,7 +157,7 @@ def train(
         history.add(Row(private.step, *numbers, metrics, of_iterate))
 
     clearing = nullcontext() if folder is None else folder.clearing(private)
-    with clearing, Bar(private.plan.steps, shown=progress) as bar:
+    with clearing, Bar(private.plan.steps, shown=progress and group.is_first) as bar:
         for batch in private.batches():
             with dice(seed, private.step):
                 for part in private.pieces(batch, piece):
@@ -166,12 +166,12 @@ def train(
             private.optimizer.step()
             private.optimizer.zero_grad()
             average.update(private.step)
-            if private.step % every == 0:
+            if group.is_first and private.step % every == 0:
                 look()
             if folder is not None and private.step % checkpoint_every == 0:
                 folder.save(private, average)
             bar.show(private.step, lambda: private.spent().epsilon)
-    if not history.rows or history.rows[-1].step != private.step:
+    if group.is_first and (not history.rows or history.rows[-1].step != private.step):
         look()
     if folder is not None and private.step:
         folder.save(private, average)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dither.clipping.batch import tensors
 from dither.planning import Plan, ReactivePlan
-from dither.training.errors import StepError
+from dither.training.errors import RefusedByFirstError
 from dither.validate import InvalidValueError
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class Group:
             heard: list[Any] = [None, None]
             dist.broadcast_object_list(heard, src=0)
             if heard[0] is not None:
-                raise StepError(f"rank 0 has refused: {heard[0]}")
+                raise RefusedByFirstError(f"rank 0 has refused: {heard[0]}")
             result: T = heard[1]
             return result
         try:

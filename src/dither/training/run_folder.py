@@ -5,6 +5,7 @@ import platform
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,39 @@ CANARIES = "canaries.json"
 """What may be in a folder before its run begins: which canaries an audit has put into the data."""
 
 _FORMAT = "dither-run-1"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run has left behind to go on from: its name, and its checkpoint if it has one."""
+
+    path: Path
+    run: str
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    facts: dict[str, Any] | None = None
+
+
+def restore(private: Private, average: Average, found: Found | None) -> None:
+    """Go on from a checkpoint, or from the start if the run died before its first."""
+    if found is None:
+        return
+    facts, tensors = found.facts, found.tensors
+    if facts is None:
+        if private.is_registered(found.run):
+            private.load_state_dict({**private.state_dict(), "run": found.run})
+        return
+    for name, kept, wanted in (
+        ("model", facts["shapes"], _shapes(private.model)),
+        ("averaging", facts["averaging"], average.name),
+        ("optimizer", facts["kind"], type(private.optimizer).__name__),
+    ):
+        if kept != wanted:
+            raise InvalidValueError(f"{name} must be the one of the run in {str(found.path)!r}")
+    private.load_state_dict(facts["state"])
+    private.model.load_state_dict(_part(tensors, "model."))
+    _to_optimizer(private.optimizer, _part(tensors, "optimizer."), facts["optimizer"])
+    average.mean = _part(tensors, "average.")
+    private.accept_model()
 
 
 class RunFolder:
@@ -117,25 +151,14 @@ class RunFolder:
         held = {f"average.{name}": each for name, each in average.mean.items()}
         save_checkpoint(self.path / CHECKPOINT, {**tensors, **kept, **held}, facts)
 
-    def load(self, private: Private, average: Average) -> None:
-        """Go on from the checkpoint, or from the start if the run died before its first."""
-        if not (self.path / CHECKPOINT).exists():
-            if private.is_registered(self.run):
-                private.load_state_dict({**private.state_dict(), "run": self.run})
-            return
-        tensors, facts = load_checkpoint(self.path / CHECKPOINT)
-        for name, found, wanted in (
-            ("model", facts["shapes"], _shapes(private.model)),
-            ("averaging", facts["averaging"], average.name),
-            ("optimizer", facts["kind"], type(private.optimizer).__name__),
-        ):
-            if found != wanted:
-                raise InvalidValueError(f"{name} must be the one of the run in {str(self.path)!r}")
-        private.load_state_dict(facts["state"])
-        private.model.load_state_dict(_part(tensors, "model."))
-        _to_optimizer(private.optimizer, _part(tensors, "optimizer."), facts["optimizer"])
-        average.mean = _part(tensors, "average.")
-        private.accept_model()
+    def found(self) -> Found | None:
+        """Return what there is to go on from; None in a folder where no run has begun."""
+        if not self.has_begun:
+            return None
+        checkpoint = self.path / CHECKPOINT
+        if not checkpoint.exists():
+            return Found(self.path, self.run)
+        return Found(self.path, self.run, *load_checkpoint(checkpoint))
 
     @contextmanager
     def clearing(self, private: Private) -> Iterator[None]:

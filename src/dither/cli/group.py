@@ -1,0 +1,37 @@
+"""The process group that torchrun prepares, around a command."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from datetime import timedelta
+from pathlib import Path
+
+TIMEOUT = timedelta(minutes=5)
+"""How long a rank waits for another that is silent; one that has died is noticed at once."""
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Join the group if torchrun has started this process; only rank 0 is heard."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("WORLD_SIZE") == "1":
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+
+    from dither.training.errors import RefusedByFirstError
+
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(backend, timeout=TIMEOUT)
+    try:
+        if dist.get_rank() == 0:
+            yield
+        else:
+            with Path(os.devnull).open("w") as nobody, redirect_stdout(nobody):
+                yield
+    except RefusedByFirstError as refusal:  # it has said why
+        raise SystemExit(2) from refusal
+    finally:
+        dist.destroy_process_group()
