@@ -1,0 +1,202 @@
+"""What one rank does in the tests: cases by their names, results in a folder."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+import dither
+from dither.accounting import BudgetExceededError
+from dither.schedules import AdaGradNorm
+from dither.training import Shard, StepError
+
+STEPS, RECORDS = 50, 26
+RATE, DRAWS, SHARDS = 0.1, 400, (30, 10, 0)
+NOISE, DIMENSION, NOISY_STEPS = 1.7, 50_000, 4
+
+
+class Transformer(nn.Module):
+    """Tokens, one layer of attention, a mean, a class.
+
+    Without biases: a key's has no effect, and Adam would make steps of its rounding errors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(11, 16)
+        self.layer = nn.TransformerEncoderLayer(
+            16, 2, 32, dropout=0.0, batch_first=True, bias=False
+        )
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(self.tokens(x)).mean(1))  # type: ignore[no-any-return]
+
+
+def models() -> dict[str, tuple[nn.Module, Tensor]]:
+    """Return models with inputs for them, the same on every rank."""
+    torch.manual_seed(0)
+    cnn = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 3)
+    )
+    return {
+        "cnn": (cnn, torch.randn(RECORDS, 2, 6, 6)),
+        "transformer": (Transformer(), torch.randint(11, (RECORDS, 5))),
+    }
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.002),
+}
+
+
+def go(private: dither.Private) -> None:
+    for inputs, targets in private.batches():
+        losses = functional.cross_entropy(private.model(inputs), targets, reduction="none")
+        private.backward(losses)
+        private.optimizer.step()
+        private.optimizer.zero_grad()
+
+
+def equal(folder: Path, rank: int) -> None:
+    """Without noise, on all records in every step."""
+    plan = dither.Plan.unsafe_without_noise(
+        steps=STEPS, dataset_size=RECORDS, batch_size=RECORDS, clip_norm=0.5
+    )
+    found = {}
+    for kind, make in OPTIMIZERS.items():
+        for name, (model, inputs) in models().items():
+            targets = torch.arange(RECORDS) % 3
+            if rank:  # all begin with what the first rank has
+                nn.init.zeros_(next(model.parameters()))
+            go(dither.make_private(model, make(model.parameters()), plan, (inputs, targets)))
+            for key, value in model.state_dict().items():
+                found[f"{kind} {name} {key}"] = value
+    torch.save(found, folder / f"{rank}.pt")
+
+
+class Still(nn.Module):
+    """Its gradients are zero, so that releases are noise alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2, DIMENSION // 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (0.0 * self.weight).T
+
+
+def noise(folder: Path, rank: int) -> None:
+    """Releases of nothing: noise."""
+    z = [NOISE * (1 + step) for step in range(NOISY_STEPS)]
+    plan = dither.Plan.from_noise_multipliers(z, delta=1e-5, dataset_size=100, batch_size=50)
+    model = Still()
+    data = torch.randn(100, DIMENSION // 2), torch.zeros(100, dtype=torch.int64)
+    private = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=1.0), plan, data)
+    released, before = [], model.weight.detach().clone()
+    for inputs, targets in private.batches():
+        losses = functional.cross_entropy(private.model(inputs), targets, reduction="none")
+        private.backward(losses)
+        private.optimizer.step()
+        after = model.weight.detach().clone()
+        released.append((before - after).flatten())
+        before = after
+    torch.save(torch.stack(released), folder / f"{rank}.pt")
+
+
+def draws(folder: Path, rank: int) -> None:
+    """Which records take part, with shards of different sizes, one of them empty."""
+    own = SHARDS[rank]
+    plan = dither.Plan.from_noise_multipliers(
+        [2.0] * DRAWS, delta=1e-5, dataset_size=sum(SHARDS), batch_size=round(RATE * sum(SHARDS))
+    )
+    model = nn.Linear(3, 2)
+    data = torch.randn(own, 3), torch.zeros(own, dtype=torch.int64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = dither.make_private(model, optimizer, plan, Shard(data))
+    taken = np.zeros((DRAWS, own), bool)
+    for inputs, targets in private.batches():
+        taken[private.step, private._drawn[private.step]] = True
+        losses = functional.cross_entropy(private.model(inputs), targets, reduction="none")
+        private.backward(losses)
+        private.optimizer.step()
+        private.optimizer.zero_grad()
+    np.save(folder / f"{rank}.npy", taken)
+
+
+def reactive(folder: Path, rank: int) -> None:
+    """Step sizes and noise that follow what is released are the same everywhere."""
+    plan = dither.plan(
+        epsilon=2.0, delta=1e-5, dataset_size=100, batch_size=20, steps=12, noise="filter",
+        stepsizes=AdaGradNorm(1e-2, 1e-4),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, data = nn.Linear(3, 2), (torch.randn(100, 3), torch.zeros(100, dtype=torch.int64))
+    private = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=1.0), plan, data)
+    seen = []
+    for inputs, targets in private.batches():
+        losses = functional.cross_entropy(private.model(inputs), targets, reduction="none")
+        private.backward(losses)
+        private.optimizer.step()
+        seen.append((private.noise_multiplier, private.stepsize))
+    found = {"seen": seen, "weight": model.weight.tolist(), "epsilon": private.spent().epsilon}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+def refusals(folder: Path, rank: int) -> None:
+    """What is not the same everywhere, or cannot be done by ranks, is refused on all of them."""
+    torch.manual_seed(0)
+    data = torch.randn(100, 3), torch.zeros(100, dtype=torch.int64)
+    found: dict[str, str] = {}
+
+    def tried(name: str, *, z: float = 2.0, dataset: Any = data, **changed: Any) -> None:
+        sizes = {"dataset_size": 100, "batch_size": 10, "sampling": "poisson", **changed}
+        ledger = sizes.pop("ledger", None)
+        plan = dither.Plan.from_noise_multipliers([z] * 3, delta=1e-5, **sizes)
+        model = sizes_of[min(rank, 1)] if name == "models" else nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            go(dither.make_private(model, optimizer, plan, dataset, ledger=ledger))
+        except (ValueError, TypeError, BudgetExceededError, StepError) as refusal:
+            found[name] = f"{type(refusal).__name__}: {refusal}"
+
+    sizes_of = nn.Linear(3, 2), nn.Linear(3, 2, bias=False)
+    tried("plans", z=2.0 + rank)
+    tried("models")
+    tried("fixed", sampling="fixed")
+    tried("shards", dataset=Shard(data))
+    book = folder / "capped.sqlite"
+    if rank == 0:
+        ledger = dither.ledger.Ledger(book)
+        ledger.cap(0.1, 1e-5)
+        ledger.close()
+    tried("cap", ledger=book)
+    tried("nothing", ledger=folder / f"ledger-{rank}.sqlite")
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+CASES = {each.__name__: each for each in (equal, noise, draws, reactive, refusals)}
+
+
+def main(names: list[str], folder: Path) -> None:
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
+        CASES[name](folder / name, rank)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[2:], Path(sys.argv[1]))

@@ -1,0 +1,140 @@
+"""Ranks do what one process does: the same sums, the noise once, a coin for every record."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from tests.distributed import rank as cases
+from tests.distributed.launching import finished
+
+import dither
+
+WORKER = "tests.distributed.rank"
+SIZE = len(cases.SHARDS)
+
+
+def test_ranks_add_up_to_one_process(tmp_path: Path) -> None:
+    cases.equal(tmp_path, 0)
+    one = torch.load(tmp_path / "0.pt")
+    for size in (2, 4):
+        finished(size, WORKER, tmp_path, "equal")
+        ranks = [torch.load(tmp_path / "equal" / f"{rank}.pt") for rank in range(size)]
+        for name, alone in one.items():
+            assert torch.allclose(ranks[0][name], alone, rtol=0.0, atol=1e-5), name
+            assert all(torch.equal(each[name], ranks[0][name]) for each in ranks), name
+    moved = {name: float((one[name] - start).abs().max()) for name, start in _starts().items()}
+    assert all(distance > 1e-3 for distance in moved.values()), "training must go somewhere"
+
+
+def _starts() -> dict[str, torch.Tensor]:
+    return {
+        f"{kind} {name} {key}": value
+        for kind in cases.OPTIMIZERS
+        for name, (model, _) in cases.models().items()
+        for key, value in model.state_dict().items()
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What three ranks have left of all other cases."""
+    made = tmp_path_factory.mktemp("ranks")
+    finished(SIZE, WORKER, made, "noise", "draws", "reactive", "refusals")
+    return made
+
+
+@pytest.fixture(scope="module")
+def released(folder: Path) -> list[torch.Tensor]:
+    return [torch.load(folder / "noise" / f"{rank}.pt") for rank in range(SIZE)]
+
+
+def test_all_ranks_get_the_same_release(released: list[torch.Tensor]) -> None:
+    assert all(torch.equal(each, released[0]) for each in released)
+
+
+@pytest.mark.parametrize(
+    ("factor", "agrees"), [(1.0, True), (0.97, False), (1.03, False), (2.0**0.5, False)]
+)
+def test_the_noise_is_added_once(released: list[torch.Tensor], factor: float, agrees: bool) -> None:
+    """χ² of 50,000 coordinates a step, with a false alarm in 10^9."""
+    for step, noise in enumerate(released[0].double()):
+        planned = factor * cases.NOISE * (1 + step) / 50
+        energy = float((noise / planned).square().sum())
+        margin = (1.0 + dither.release.margin(50)) ** 2
+        low, high = stats.chi2.interval(1.0 - 1e-9, cases.DIMENSION)
+        assert (low <= energy / margin <= high) == agrees
+
+
+@pytest.fixture(scope="module")
+def taken(folder: Path) -> list[np.ndarray]:
+    return [np.load(folder / "draws" / f"{rank}.npy") for rank in range(SIZE)]
+
+
+def fits(taken: np.ndarray, rate: float) -> bool:
+    """Whether records are drawn by coins of that rate: χ² over records, false alarm in 10^9."""
+    steps, records = taken.shape
+    counts = taken.sum(axis=0)
+    energy = ((counts - rate * steps) ** 2 / (steps * rate * (1.0 - rate))).sum()
+    low, high = stats.chi2.interval(1.0 - 1e-9, records)
+    return bool(low <= energy <= high)
+
+
+def test_every_record_has_a_coin_of_its_own(taken: list[np.ndarray]) -> None:
+    drawn = np.concatenate(taken, axis=1)
+    assert drawn.shape == (cases.DRAWS, sum(cases.SHARDS))
+    assert fits(drawn, cases.RATE)
+    assert not fits(drawn, 1.35 * cases.RATE)
+    assert not fits(drawn, 0.65 * cases.RATE)
+    empty = [int((~each.any(axis=1)).sum()) for each in taken]
+    assert empty[1] > 50, "empty draws must have happened"
+    assert empty[2] == cases.DRAWS
+
+
+def independent(one: np.ndarray, two: np.ndarray) -> bool:
+    """Whether two records' draws agree no more often than coins do, over all pairs."""
+    rate, pairs = cases.RATE, one.shape[1] * two.shape[1]
+    both = float((one.sum(1) * two.sum(1)).sum())
+    expected = rate**2 * pairs * len(one)
+    # The variance of Σ_t a_t·b_t, with a_t and b_t independent binomials.
+    a, b = (each.shape[1] * rate for each in (one, two))
+    va, vb = (each.shape[1] * rate * (1.0 - rate) for each in (one, two))
+    spread = (len(one) * (va * vb + va * b**2 + vb * a**2)) ** 0.5
+    return abs(both - expected) < 6.0 * spread
+
+
+def test_ranks_toss_coins_of_their_own(taken: list[np.ndarray]) -> None:
+    first, second = taken[0][:, :10], taken[1]
+    assert independent(first, second)
+    assert not independent(np.concatenate([second] * 3, axis=1), second)
+    assert not np.array_equal(first, second)
+
+
+def written(folder: Path) -> list[Any]:
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(SIZE)]
+
+
+def test_what_follows_releases_is_the_same_everywhere(folder: Path) -> None:
+    one, *others = written(folder / "reactive")
+    assert all(each == one for each in others)
+    assert 0.0 < one["epsilon"] <= 2.0
+    assert len({z for z, _ in one["seen"]}) > 1
+
+
+def test_refusals_reach_every_rank(folder: Path) -> None:
+    first, *others = written(folder / "refusals")
+    for found in (first, *others):
+        assert found["plans"].endswith("plan must be the same on every rank, got different ones")
+        assert found["models"].endswith("model must be the same on every rank, got different ones")
+        assert "Poisson sampling in a process group" in found["fixed"]
+        assert "got a Shard with the same ones on two" in found["shards"]
+        assert "nothing" not in found
+    assert first["cap"].startswith("BudgetExceededError")
+    for found in others:
+        assert found["cap"].startswith("RefusedByFirstError: rank 0 has refused: BudgetExceeded")
+    assert [each.name for each in (folder / "refusals").glob("ledger*.sqlite")] == [
+        "ledger-0.sqlite"
+    ]
