@@ -60,13 +60,12 @@ def test_all_ranks_get_the_same_release(released: list[torch.Tensor]) -> None:
     ("factor", "agrees"), [(1.0, True), (0.97, False), (1.03, False), (2.0**0.5, False)]
 )
 def test_the_noise_is_added_once(released: list[torch.Tensor], factor: float, agrees: bool) -> None:
-    """χ² of 50,000 coordinates a step, with a false alarm in 10^9."""
-    for step, noise in enumerate(released[0].double()):
-        planned = factor * cases.NOISE * (1 + step) / 50
-        energy = float((noise / planned).square().sum())
-        margin = (1.0 + dither.release.margin(50)) ** 2
-        low, high = stats.chi2.interval(1.0 - 1e-9, cases.DIMENSION)
-        assert (low <= energy / margin <= high) == agrees
+    """χ² of all coordinates of all steps, each by its own plan, with a false alarm in 10^9."""
+    steps = torch.arange(cases.NOISY_STEPS, dtype=torch.float64)
+    planned = cases.NOISE * (1.0 + steps) / 50 * (1.0 + dither.release.margin(50))
+    energy = float((released[0].double() / (factor * planned)[:, None]).square().sum())
+    low, high = stats.chi2.interval(1.0 - 1e-9, released[0].numel())
+    assert bool(low <= energy <= high) == agrees
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +102,7 @@ def independent(one: np.ndarray, two: np.ndarray) -> bool:
     a, b = (each.shape[1] * rate for each in (one, two))
     va, vb = (each.shape[1] * rate * (1.0 - rate) for each in (one, two))
     spread = (len(one) * (va * vb + va * b**2 + vb * a**2)) ** 0.5
-    return abs(both - expected) < 6.0 * spread
+    return bool(abs(both - expected) < 6.0 * spread)
 
 
 def test_ranks_toss_coins_of_their_own(taken: list[np.ndarray]) -> None:
