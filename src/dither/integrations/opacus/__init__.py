@@ -15,11 +15,10 @@ expected batch size from the length of the dataset, which must therefore be publ
 
 try:
     from opacus.accountants import register_accountant
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"dither.integrations.opacus needs {missing.name}: pip install 'dither[opacus]'",
-        name=missing.name,
-    ) from None
+except ImportError as missing:
+    raise ImportError(
+        "dither.integrations.opacus needs Opacus 1.6 or newer: pip install 'dither[opacus]'"
+    ) from missing
 
 from dither.integrations.opacus.accountant import DitherAccountant
 from dither.integrations.opacus.noise_schedule import NoiseSchedule
