@@ -60,7 +60,7 @@ def refuse_optimizer(optimizer: Any) -> None:
         raise InvalidValueError(
             "optimizer must have trainable parameters, got none: Opacus would add no noise"
         )
-    if optimizer._step_skip_queue or any(p.summed_grad is not None for p in optimizer.params):
+    if optimizer._step_skip_queue or any(map(_is_waiting, optimizer.params)):
         raise InvalidValueError(
             "optimizer must be between two batches, got one with clipped gradients in it: call "
             "drive before the first batch"
@@ -158,6 +158,12 @@ def adaptive_clipping(optimizer: Any) -> str | None:
         "adaptive clipping is not covered by this accountant: the clip norm follows counts of the "
         "drawn batch; use clipping='flat'"
     )
+
+
+def _is_waiting(parameter: Any) -> bool:
+    """Tell whether clipped gradients were added up here that got no noise yet."""
+    clipped = parameter.summed_grad
+    return clipped is not None and not hasattr(clipped, "_processed")
 
 
 def _is_scheduled(optimizer: Any) -> bool:
