@@ -133,10 +133,11 @@ def _mask_of_each(*args: Any, **kwargs: Any) -> Tensor | None:
     """Make a mask as `transformers` does, without looking at the padding of all records at once."""
     padding, length = kwargs.get("attention_mask"), kwargs.get("kv_length")
     if padding is None or padding.dim() != 2 or padding.shape[1] != length:
-        return sdpa_mask(*args, **kwargs)
+        made: Tensor | None = sdpa_mask(*args, **kwargs)
+        return made
     skips = {name: False for name in kwargs if name.endswith("_skip")}
     whole: Tensor = sdpa_mask(*args, **{**kwargs, "attention_mask": None, **skips})
-    return whole & padding[:, None, None, :].bool()
+    return whole.logical_and(padding[:, None, None, :])
 
 
 AttentionInterface.register(ATTENTION, sdpa_attention_forward)
