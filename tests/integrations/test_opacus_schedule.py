@@ -133,6 +133,13 @@ def test_the_inner_optimizer_does_not_step_without_noise(setup: Setup) -> None:
     with pytest.raises(StepError, match="the inner optimizer was stepped without noise"):
         optimizer.original_optimizer.step()
 
+    assert optimizer.pre_step()
+    optimizer.max_grad_norm = 2.0
+    with pytest.raises(StepError, match="max_grad_norm"):
+        step(model, optimizer, next(iter(loader)))
+    with pytest.raises(StepError, match="the inner optimizer was stepped without noise"):
+        optimizer.original_optimizer.step()
+
 
 @pytest.mark.parametrize(
     ("settings", "name"),
