@@ -6,7 +6,7 @@ record: ε and δ protect each whole document. Each model is measured before and
 documents, which are public. Each ε is of one model: the full and the LoRA model of a task saw the
 same documents, and to publish both costs more (a ledger adds that up). On a CPU, in a minute:
 
-    pip install "dither[transformers]"
+    pip install -c constraints.txt '.[transformers]'
     python examples/transformers_finetuning.py
 """
 

@@ -2,8 +2,8 @@
 
 - `dither.integrations.opacus`: a plan drives the noise of an Opacus optimizer, and an accountant
   of ours prices its history. Needs the extra ``opacus``.
-- `dither.integrations.transformers`: private fine-tuning with Hugging Face's ``Trainer``. Needs
-  the extra ``transformers``.
+- `dither.integrations.transformers`: private fine-tuning of models of ``transformers``, whole or by
+  adapters of ``peft``. Needs the extra ``transformers``.
 
 Each is imported by its own name, so that nobody needs a library that they do not use.
 """
