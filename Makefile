@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCH_READY := $(VENV)/.bench-ready
 # Where MNIST and the like are, for the tests, benchmarks and experiments that use them.
 export DITHER_DATA ?= $(firstword $(wildcard ../shared/data) data)
 # Where the paper's tables are as CSV, for the report that sets them beside ours.
@@ -47,7 +46,7 @@ docs: $(READY) ## the documentation site, in site/
 package: $(READY) ## a wheel and an sdist, in dist/
 	$(BIN)/python -m build --no-isolation
 
-bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
+bench: $(READY) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.accounting
 	$(BIN)/python -m benchmarks.shaping
@@ -56,6 +55,8 @@ bench: $(BENCH_READY) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.estimators
+	$(BIN)/python -m benchmarks.distributed
+	$(BIN)/python -m benchmarks.transformers
 
 experiments: $(READY) ## training on MNIST and Fashion-MNIST; results go to experiments/records/
 	$(BIN)/python -m experiments.noise_shapes
@@ -83,9 +84,4 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing dither and its tools in $(VENV) (about two minutes the first time)"
 	@$(PIP) hatchling editables
 	@$(PIP) --no-build-isolation --editable '.[dev]'
-	@touch $@
-
-$(BENCH_READY): $(READY)
-	@echo "installing the peers that the benchmarks compare with"
-	@$(PIP) --no-build-isolation --editable '.[dev,bench]'
 	@touch $@

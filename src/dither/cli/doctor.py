@@ -84,7 +84,11 @@ def _packages() -> Iterator[Finding]:
         yield _package(wanted, extra)
 
 
-_EXTRAS = {"reproduce": "dither reproduce"}
+_EXTRAS = {
+    "opacus": "dither.integrations.opacus",
+    "reproduce": "dither reproduce",
+    "transformers": "dither.integrations.transformers",
+}
 """Extras that users need, and what for; the others are for developers."""
 
 

@@ -1,11 +1,12 @@
 """Measuring a model, on data that is declared public and on no other."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dither.clipping.batch import Loss, forward, mapped, tensors
@@ -40,17 +41,28 @@ def measure(model: nn.Module, public: Public, loss: Loss) -> dict[str, float]:
     model.eval()
     for batch in records.batches(draws):
         *inputs, targets = mapped(batch, lambda tensor: tensor.to(device))
-        outputs = forward(model, tuple(inputs))
+        outputs = forward(model, arguments_of(inputs))
         total += float(loss(outputs, targets).double().sum())
-        are_classes = are_classes and not targets.is_floating_point() and outputs.dim() == 2
+        logits = getattr(outputs, "logits", outputs)
+        are_classes = are_classes and not targets.is_floating_point() and _is_matrix(logits)
         if are_classes:
-            right += int((predicted(outputs) == targets).sum())
+            right += int((predicted(logits) == targets).sum())
     model.train(was_training)
     found = {"loss": total / records.length}
     return {"accuracy": right / records.length, **found} if are_classes else found
 
 
-def predicted(outputs: torch.Tensor) -> torch.Tensor:
+def arguments_of(inputs: Sequence[Any]) -> Any:
+    """Return what a model is called with: a dict alone gives keywords, as in `clipped_sum`."""
+    is_dict = len(inputs) == 1 and isinstance(inputs[0], Mapping)
+    return inputs[0] if is_dict else tuple(inputs)
+
+
+def _is_matrix(outputs: object) -> bool:
+    return isinstance(outputs, Tensor) and outputs.dim() == 2
+
+
+def predicted(outputs: Tensor) -> Tensor:
     """Return the class of the largest logit, or of a single one its sign."""
     return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
 

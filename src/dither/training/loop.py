@@ -18,7 +18,7 @@ from dither.planning.written import written
 from dither.training.averaging import Average
 from dither.training.bar import Bar
 from dither.training.dice import dice
-from dither.training.evaluation import Public, checked_public, measure
+from dither.training.evaluation import Public, arguments_of, checked_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import loss_of
 from dither.training.making import make_private
@@ -88,7 +88,8 @@ def train(
 
     Args:
         model: any module that treats every record by itself; it is trained in place.
-        dataset: tensors or arrays (inputs, …, targets), or a map-style dataset of such records.
+        dataset: tensors or arrays (inputs, …, targets), or a map-style dataset of such records. If
+            the inputs are one dict, the model is called with its entries by their names.
         plan: from `dither.plan`; it owns the learning rate.
         loss: "cross_entropy", "binary_cross_entropy", "squared_error", or a function
             ``loss(outputs, targets)`` with one value a record.
@@ -162,7 +163,8 @@ def train(
             with dice(seed, private.step):
                 for part in private.pieces(batch, piece):
                     *inputs, targets = checked_pair(part)
-                    private.backward(criterion(forward(private.model, tuple(inputs)), targets))
+                    outputs = forward(private.model, arguments_of(inputs))
+                    private.backward(criterion(outputs, targets))
             private.optimizer.step()
             private.optimizer.zero_grad()
             average.update(private.step)

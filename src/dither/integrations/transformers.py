@@ -1,0 +1,144 @@
+"""Private fine-tuning of models of `transformers`, whole or by adapters of `peft`.
+
+A record is a document. `prepare` makes a model fit for it, `padded` makes tensors of documents, and
+the losses are one a document, which no other document enters.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from dither import validate
+
+__all__ = ["ATTENTION", "causal_losses", "classification_losses", "padded", "prepare"]
+
+ATTENTION = "dither_sdpa"
+"""The name by which `transformers` knows attention whose masks are made record by record."""
+
+IGNORED = -100
+"""The label of a place that counts for nothing, as `transformers` has it."""
+
+
+def prepare(model: nn.Module) -> nn.Module:
+    """Make a model of `transformers`, or of `peft` around one, fit for private training in place.
+
+    Two things change, and no output does:
+
+    - With its own attention, a model looks at the masks of the whole batch to see whether they can
+      be left out. That is a decision over records together, so the engine would compute record by
+      record. Here the mask of every record is made from its own padding, always.
+    - The cache of keys and values, which is for generating text, is not returned.
+
+    Args:
+        model: a model whose attention is scaled dot products (``attn_implementation="sdpa"``).
+
+    Returns:
+        The same model.
+
+    Raises:
+        InvalidTypeError: there is no model of `transformers` in it.
+        InvalidValueError: its attention is of another kind.
+    """
+    found = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
+    if not found:
+        raise validate.InvalidTypeError(
+            f"model must be or hold a model of transformers, got {type(model).__name__}"
+        )
+    for each in found:
+        kind = each.config._attn_implementation
+        if kind not in (None, "sdpa", ATTENTION):
+            raise validate.InvalidValueError(
+                f'model must have attn_implementation "sdpa", got {kind!r}: make it with '
+                'from_config(config, attn_implementation="sdpa"), or call '
+                'model.set_attn_implementation("sdpa")'
+            )
+    root = found[0]
+    root.set_attn_implementation(ATTENTION)
+    for each in found:
+        each.config.use_cache = False
+    return model
+
+
+def padded(
+    documents: Sequence[Sequence[int]], *, length: int, padding: int = 0
+) -> dict[str, Tensor]:
+    """Return documents of token ids as ``input_ids`` and ``attention_mask``, documents × length.
+
+    What is longer is cut off, what is shorter is padded at the end. The length must be public: the
+    longest document's own length would tell of that document.
+
+    Args:
+        documents: one list of token ids a document; a document is a record.
+        length: tokens a document, a public number.
+        padding: the id that fills up; the mask hides it.
+
+    Example:
+        >>> batch = padded([[5, 6, 7], [8]], length=2)
+        >>> batch["input_ids"].tolist(), batch["attention_mask"].tolist()
+        ([[5, 6], [8, 0]], [[1, 1], [1, 0]])
+    """
+    length = validate.count(length=length)
+    ids = torch.full((len(documents), length), padding)
+    mask = torch.zeros_like(ids)
+    for row, document in enumerate(documents):
+        kept = list(document[:length])
+        ids[row, : len(kept)] = torch.tensor(kept, dtype=ids.dtype)
+        mask[row, : len(kept)] = 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def classification_losses(outputs: Any, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each document's class.
+
+    Args:
+        outputs: what a sequence classifier returns; the loss that it may hold is not used, as it
+            is the batch's mean.
+        labels: one class a document.
+    """
+    return functional.cross_entropy(outputs.logits, labels, reduction="none")
+
+
+def causal_losses(outputs: Any, labels: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Return each document's loss: the cross-entropy of its own next tokens.
+
+    With "mean" a document's tokens are averaged by the document's own number of them. A mean over
+    all tokens of the batch, which `transformers` computes, divides by a number that every other
+    document is part of, so that no document's gradient would be its own.
+
+    Args:
+        outputs: what a causal language model returns.
+        labels: the token ids, documents × length, with -100 where nothing is to be predicted.
+        reduction: "mean" or "sum" over a document's own tokens.
+
+    Returns:
+        One loss a document; 0 for one with fewer than two tokens.
+    """
+    validate.choice(("mean", "sum"), reduction=reduction)
+    following = labels[:, 1:]
+    losses = functional.cross_entropy(
+        outputs.logits[:, :-1].transpose(1, 2), following, reduction="none", ignore_index=IGNORED
+    )
+    if reduction == "sum":
+        return losses.sum(1)
+    return losses.sum(1) / (following != IGNORED).sum(1).clamp(min=1)
+
+
+def _mask_of_each(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Make a mask as `transformers` does, without looking at the padding of all records at once."""
+    padding, length = kwargs.get("attention_mask"), kwargs.get("kv_length")
+    if padding is None or padding.dim() != 2 or padding.shape[1] != length:
+        made: Tensor | None = sdpa_mask(*args, **kwargs)
+        return made
+    skips = {name: False for name in kwargs if name.endswith("_skip")}
+    whole: Tensor = sdpa_mask(*args, **{**kwargs, "attention_mask": None, **skips})
+    return whole.logical_and(padding[:, None, None, :])
+
+
+AttentionInterface.register(ATTENTION, sdpa_attention_forward)
+AttentionMaskInterface.register(ATTENTION, _mask_of_each)

@@ -1,0 +1,297 @@
+"""Models of transformers, full and with adapters: the fast engine, the oracle, and training."""
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from tests.clipping.comparing import by_loop, distance
+from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+import dither
+from dither.clipping import FallbackWarning, clipped_sum
+from dither.integrations.transformers import (
+    IGNORED,
+    causal_losses,
+    classification_losses,
+    padded,
+    prepare,
+)
+
+WORDS, LENGTH = 40, 10
+EXAMPLE = Path(__file__).parents[2] / "examples/transformers_finetuning.py"
+
+
+@pytest.fixture(autouse=True)
+def _same_dice() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def bert(dropout: float = 0.0) -> Any:
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=24, max_position_embeddings=LENGTH, num_labels=3,
+            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+        )
+    )  # fmt: skip
+
+
+def distilbert() -> Any:
+    return DistilBertForSequenceClassification(
+        DistilBertConfig(
+            vocab_size=WORDS, dim=16, n_layers=2, n_heads=2, hidden_dim=24, dropout=0.0,
+            attention_dropout=0.0, seq_classif_dropout=0.0, max_position_embeddings=LENGTH,
+            num_labels=3,
+        )
+    )  # fmt: skip
+
+
+def gpt2() -> Any:
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=WORDS, n_embd=16, n_layer=2, n_head=2, n_positions=LENGTH, resid_pdrop=0.0,
+            embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=1,
+        )
+    )  # fmt: skip
+
+
+def llama() -> Any:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, intermediate_size=24, max_position_embeddings=LENGTH,
+        )
+    )  # fmt: skip
+
+
+MODELS: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "bert": (bert, ["query", "value"]),
+    "distilbert": (distilbert, ["q_lin", "v_lin"]),
+    "gpt2": (gpt2, ["c_attn"]),
+    "llama": (llama, ["q_proj", "v_proj", "down_proj"]),
+}
+
+
+def adapted(model: Any, layers: list[str], dropout: float = 0.0) -> Any:
+    is_classifier = hasattr(model, "classifier")
+    model = get_peft_model(
+        model,
+        LoraConfig(
+            task_type="SEQ_CLS" if is_classifier else "CAUSAL_LM", r=3, target_modules=layers,
+            lora_dropout=dropout, fan_in_fan_out=isinstance(model, GPT2LMHeadModel),
+        ),
+    )  # fmt: skip
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # zero at first, so that lora_A would have no gradient
+            nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def made(name: str, how: str) -> nn.Module:
+    make, layers = MODELS[name]
+    model = make()
+    return prepare(adapted(model, layers) if how == "lora" else model).train()
+
+
+def documents(count: int, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(1, WORDS, (count, LENGTH), generator=generator)
+    lengths = torch.randint(2, LENGTH + 1, (count,), generator=generator)
+    return padded([w[:n].tolist() for w, n in zip(words, lengths, strict=True)], length=LENGTH)
+
+
+def data(name: str, count: int) -> tuple[dict[str, Tensor], Tensor, Any]:
+    inputs = documents(count)
+    if name in ("bert", "distilbert"):
+        return inputs, torch.arange(count) % 3, classification_losses
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
+    return inputs, labels, causal_losses
+
+
+def a_plan(steps: int = 3, n: int = 60) -> dither.Plan:
+    return dither.plan(epsilon=8.0, delta=1e-3, dataset_size=n, batch_size=8, steps=steps)
+
+
+@pytest.mark.parametrize("how", ["full", "lora"])
+@pytest.mark.parametrize("name", MODELS)
+def test_fast_gradients_are_the_oracle_s(name: str, how: str) -> None:
+    in_double = name != "llama"  # which computes its norms in single precision whatever its type
+    model = made(name, how).double() if in_double else made(name, how)
+    close = 1e-9 if in_double else 1e-4
+    inputs, targets, losses = data(name, 6)
+    _, norms = by_loop(model, losses, inputs, targets, float("inf"), 6)
+    C = float(norms.median())
+    fast = clipped_sum(model, losses, inputs, targets, clip_norm=C)  # a fallback is an error
+    slow = clipped_sum(model, losses, inputs, targets, clip_norm=C, engine="oracle")
+    assert set(fast.gradients) == {n for n, p in model.named_parameters() if p.requires_grad}
+    assert distance(fast.gradients, slow.gradients) < close
+    assert distance(fast.gradients, by_loop(model, losses, inputs, targets, C, 6)[0]) < close
+    assert torch.allclose(fast.norms, slow.norms, rtol=close)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_prepare_changes_no_output(name: str) -> None:
+    model = MODELS[name][0]().eval()
+    inputs = documents(5)
+    before = model(**inputs).logits
+    after = prepare(model)(**inputs).logits
+    assert torch.allclose(before, after, atol=1e-6)
+
+
+def test_without_prepare_masks_are_looked_at_together() -> None:
+    inputs, targets, losses = data("bert", 4)
+    with pytest.warns(FallbackWarning, match="may join the records"):
+        clipped_sum(bert(), losses, inputs, targets, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("records", [1, LENGTH, 2 * LENGTH])
+def test_batches_as_long_as_documents_are_right(records: int) -> None:
+    model = made("bert", "full")
+    inputs, targets, losses = data("bert", records)
+    fast = clipped_sum(model, losses, inputs, targets, clip_norm=1.0)
+    expected, _ = by_loop(model, losses, inputs, targets, 1.0, records)
+    assert distance(fast.gradients, expected) < 1e-4
+
+
+@pytest.mark.parametrize("how", ["full", "lora"])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_checkpointing_gives_the_same(name: str, how: str) -> None:
+    model = made(name, how)
+    inputs, targets, losses = data(name, 5)
+    plain = clipped_sum(model, losses, inputs, targets, clip_norm=1.0)
+    again: Any = deepcopy(model)
+    again.gradient_checkpointing_enable()
+    found = clipped_sum(again, losses, inputs, targets, clip_norm=1.0)
+    assert distance(found.gradients, plain.gradients) < 1e-4
+
+
+def test_a_document_s_loss_is_its_own() -> None:
+    model = made("llama", "full").eval()
+    inputs, labels, _ = data("llama", 6)
+    together = causal_losses(model(**inputs), labels)
+    sums = causal_losses(model(**inputs), labels, reduction="sum")
+    for i in range(6):
+        n = int(inputs["attention_mask"][i].sum())
+        alone = {key: value[i : i + 1, :n] for key, value in inputs.items()}
+        expected = model(**alone, labels=alone["input_ids"]).loss
+        assert torch.allclose(together[i], expected, atol=1e-5)
+        assert torch.allclose(sums[i], expected * (n - 1), atol=1e-4)
+
+
+def test_a_document_without_a_next_token_counts_for_nothing() -> None:
+    model = made("gpt2", "full")
+    inputs = padded([[5], [3, 4, 5]], length=LENGTH)
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
+    total = clipped_sum(model, causal_losses, inputs, labels, clip_norm=1.0)
+    assert float(total.norms[0]) == 0.0 < float(total.norms[1])
+
+
+@pytest.mark.parametrize("how", ["full", "lora"])
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_a_loop_of_one_s_own_releases_the_oracle_s_gradients(name: str, how: str) -> None:
+    inputs, targets, losses = data(name, 60)
+    models = [made(name, how)]
+    models.append(deepcopy(models[0]))
+    before = {n: p.clone() for n, p in models[0].named_parameters()}
+    for model, engine in zip(models, ("fast", "oracle"), strict=True):
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        private = dither.make_private(
+            model, optimizer, a_plan(), (inputs, targets), seed=3, engine=engine
+        )
+        for batch, labels in private.batches():
+            private.backward(losses(private.model(**batch), labels))
+            private.optimizer.step()
+            private.optimizer.zero_grad()
+        assert private.step == 3
+    fast, slow = (dict(model.named_parameters()) for model in models)
+    for name_, parameter in before.items():
+        assert torch.equal(fast[name_], parameter) == (not parameter.requires_grad)
+        assert torch.allclose(fast[name_], slow[name_], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_train_takes_named_inputs_and_dropout(name: str) -> None:
+    inputs, targets, losses = data(name, 60)
+    model = prepare(adapted(bert(0.1) if name == "bert" else llama(), MODELS[name][1], 0.1)).train()
+    public = dither.Public(data(name, 9)[:2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        result = dither.train(
+            model, (inputs, targets), a_plan(), loss=losses, evaluate=public, progress=False
+        )
+    assert result.steps == 3
+    assert result.bound.epsilon <= 8.0
+    assert ("accuracy" in result.metrics) == (name == "bert")
+
+
+def test_the_loss_that_a_model_computes_for_its_batch_is_refused() -> None:
+    inputs, labels, _ = data("llama", 60)
+    model = made("llama", "full")
+    private = dither.make_private(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), a_plan(), (inputs, labels),
+        reduction="mean", seed=1,
+    )  # fmt: skip
+    batch, targets = next(private.batches())
+    outputs = private.model(**batch, labels=targets)
+    with pytest.raises(ValueError, match="one entry a record"):
+        private.backward(outputs.loss)
+
+
+def test_a_mean_over_all_tokens_of_a_batch_is_refused() -> None:
+    inputs, labels, _ = data("llama", 60)
+    model: Any = made("llama", "full")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(100.0)  # at first all documents have the same loss
+    private = dither.make_private(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), a_plan(), (inputs, labels),
+        reduction="mean", seed=1,
+    )  # fmt: skip
+    batch, targets = next(private.batches())
+    logits = private.model(**batch).logits[:, :-1].transpose(1, 2)
+    loss = nn.functional.cross_entropy(logits, targets[:, 1:], ignore_index=IGNORED)
+    with pytest.raises(ValueError, match="the mean of its records' own losses"):
+        private.backward(loss)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(TypeError, match="model must be or hold a model of transformers"):
+        prepare(nn.Linear(2, 2))
+    model: Any = bert()
+    model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match="attn_implementation"):
+        prepare(model)
+    with pytest.raises(ValueError, match="length must be"):
+        padded([[1]], length=0)
+    with pytest.raises(ValueError, match="reduction must be"):
+        causal_losses(None, torch.zeros(1, 2), reduction="none")
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("transformers_finetuning", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    small = example.Settings(documents=100, length=8, width=16, layers=1, batch_size=20, steps=2)
+    assert set(example.main(small)) == {
+        f"{task}, {how}" for task in example.TASKS for how in ("full", "LoRA")
+    }
+    assert "differentially private" in capsys.readouterr().out
