@@ -31,7 +31,8 @@ The rooms, in the order in which they may import each other: ``types``, ``valida
 ``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``ledger`` (what was
 spent, on disk), ``training`` (private training), ``data`` (readers of files), ``audit`` (attacks
 on the claim), ``estimators`` (scikit-learn faces), ``explorer`` (a page to plan by hand),
-``integrations`` (bridges to Opacus and transformers), ``reports`` (figures, statements, reports), ``cli`` (the ``dither`` command).
+``integrations`` (bridges to Opacus and transformers), ``reports`` (figures, statements, reports),
+``cli`` (the ``dither`` command).
 """
 
 from importlib import import_module

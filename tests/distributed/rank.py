@@ -100,6 +100,7 @@ def noise(folder: Path, rank: int) -> None:
     """Releases of nothing: noise."""
     z = [NOISE * (1 + step) for step in range(NOISY_STEPS)]
     plan = dither.Plan.from_noise_multipliers(z, delta=1e-5, dataset_size=100, batch_size=50)
+    torch.manual_seed(0)
     model = Still()
     data = torch.randn(100, DIMENSION // 2), torch.zeros(100, dtype=torch.int64)
     private = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=1.0), plan, data)
@@ -153,6 +154,20 @@ def reactive(folder: Path, rank: int) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
+class Records(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """A map-style dataset, whose inputs may be another at every look."""
+
+    def __init__(self, data: tuple[Tensor, ...], jitter: float) -> None:
+        self._inputs, self._jitter = data[0], jitter
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        noise = self._jitter * torch.randn(3)
+        return self._inputs[index] + noise, (self._inputs[index, 0] > 0).long()
+
+
 def refusals(folder: Path, rank: int) -> None:
     """What is not the same everywhere, or cannot be done by ranks, is refused on all of them."""
     torch.manual_seed(0)
@@ -175,6 +190,18 @@ def refusals(folder: Path, rank: int) -> None:
     tried("models")
     tried("fixed", sampling="fixed")
     tried("shards", dataset=Shard(data))
+    turned = tuple(torch.roll(each, rank, 0) for each in data)
+    tried("order", dataset=turned)
+    tried("length", dataset=tuple(each[: 100 - rank] for each in data))
+    tried("mixed", dataset=data if rank else Shard(data))
+    tried("one by one", dataset=Records(data, jitter=0.0))
+    tried("one by one, random", dataset=Records(data, jitter=1.0))
+    tried("one by one, order", dataset=Records(turned, jitter=1.0))
+    try:
+        plan = dither.Plan.from_noise_multipliers([2.0], delta=1e-5, dataset_size=100, batch_size=9)
+        dither.training.train_linear(data[0].numpy(), lambda scores, _: scores, plan, outputs=1)
+    except ValueError as refusal:
+        found["linear"] = str(refusal)
     book = folder / "capped.sqlite"
     if rank == 0:
         ledger = dither.ledger.Ledger(book)

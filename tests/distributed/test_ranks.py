@@ -130,7 +130,11 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         assert found["models"].endswith("model must be the same on every rank, got different ones")
         assert "Poisson sampling in a process group" in found["fixed"]
         assert "got a Shard with the same ones on two" in found["shards"]
-        assert "nothing" not in found
+        for case in ("order", "length", "one by one, order"):
+            assert "dataset must be the same on every rank, in the same order" in found[case]
+        assert found["mixed"].endswith("dataset must be the same on every rank, got different ones")
+        assert "train_linear is for one process" in found["linear"]
+        assert not {"nothing", "one by one", "one by one, random"} & found.keys()
     assert first["cap"].startswith("BudgetExceededError")
     for found in others:
         assert found["cap"].startswith("RefusedByFirstError: rank 0 has refused: BudgetExceeded")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dither.clipping.batch import Loss, forward, mapped, tensors
+from dither.training.ranks import Shard
 from dither.training.records import records_of
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -85,5 +86,6 @@ def checked_public(evaluate: object, private: Any) -> Public | None:
 
 def _places(dataset: Any) -> set[tuple[int, tuple[int, ...]]]:
     """Return where in memory the tensors of a dataset are."""
+    dataset = dataset.dataset if isinstance(dataset, Shard) else dataset
     held = dataset.tensors if isinstance(dataset, TensorDataset) else dataset
     return {(tensor.data_ptr(), tuple(tensor.shape)) for tensor in tensors(held)}

@@ -122,13 +122,14 @@ class Private:
         self._augment = None if augment is None else Views(augment)
         self._ranks = ranks()
         self._records = _own_records(dataset, self._ranks, workers)
-        agree(self._ranks, model, plan, dataset.dataset if isinstance(dataset, Shard) else None)
+        agree(self._ranks, model, plan, dataset)
         length = self._ranks.together(self._records.length)
         self._sampler = sampler_for(plan, length=length)
         if self._ranks.is_first:
             warn_of_other_size(plan, length, stacklevel=4)
         self._course, self._first_plan = plan.course(), plan
         self._payments, self._taken = payments, 0
+        self._run: str | None = None
         self._iterations, self._process = 0, os.getpid()
         self._guard = Guard(model, optimizer, self._release)
         self._watch = Watch(model, self._model_begins, self._model_ends)
@@ -153,6 +154,10 @@ class Private:
     @property
     def run(self) -> str | None:
         """What the run is called in its ledger, from its first batch on."""
+        return self._run
+
+    def _registered(self) -> str | None:
+        self._payments.register(self.plan)
         return self._payments.run
 
     def spent(self) -> PrivacyBound:
@@ -167,7 +172,7 @@ class Private:
         self._step = None
         self._iterations += 1
         iteration = self._iterations
-        self._ranks.by_first(lambda: self._payments.register(self.plan))
+        self._run = self._ranks.by_first(self._registered)
         sizes: list[int] = []
         fetched = self._records.batches(self._draws(sizes))
         self._guard.check()
@@ -272,6 +277,7 @@ class Private:
         plan, paid = self._ranks.by_first(
             lambda: self._payments.go_on(state.get("run"), self._first_plan, taken, spent)
         )
+        self._run = state.get("run")
         course = plan.course()
         course.resume({**state["course"], "paid": paid})
         self.plan, self._course, self._taken = plan, course, taken

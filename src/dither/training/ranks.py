@@ -7,10 +7,12 @@ all. Nobody but the first rank holds the sum of all, and it holds no other rank'
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Protocol, TypeVar, final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -18,9 +20,12 @@ from torch import Tensor, nn
 from dither.clipping.batch import tensors
 from dither.planning import Plan, ReactivePlan
 from dither.training.errors import RefusedByFirstError
+from dither.training.records import records_of
 from dither.validate import InvalidValueError
 
 T = TypeVar("T")
+_LOOKED_AT = 64
+"""Records of a dataset by which ranks know that they hold the same."""
 
 
 @final
@@ -155,8 +160,8 @@ def ranks() -> Ranks:
     return Alone()
 
 
-def agree(group: Ranks, model: nn.Module, plan: Plan | ReactivePlan, records: Any) -> None:
-    """Raise on every rank unless all have the same model and plan, and records of their own.
+def agree(group: Ranks, model: nn.Module, plan: Plan | ReactivePlan, dataset: Any) -> None:
+    """Raise on every rank unless all have the same model, plan and dataset, or shards of their own.
 
     Then every rank's parameters and buffers are those of the first.
     """
@@ -169,32 +174,66 @@ def agree(group: Ranks, model: nn.Module, plan: Plan | ReactivePlan, records: An
         )
     state = model.state_dict()
     shapes = [(name, str(each.dtype), list(each.shape)) for name, each in state.items()]
-    own = {
-        "plan": plan.fingerprint,
-        "model": json.dumps(shapes),
-        "records": None if records is None else _digest(records),
-    }
+    own = _Held(plan.fingerprint, json.dumps(shapes), isinstance(dataset, Shard), *_look(dataset))
     everybody: list[Any] = [None] * group.size
     dist.all_gather_object(everybody, own)
-    for what in ("plan", "model"):
-        if len({each[what] for each in everybody}) > 1:
-            raise InvalidValueError(f"{what} must be the same on every rank, got different ones")
-    held = [each["records"] for each in everybody if each["records"] is not None]
-    if len(set(held)) < len(held):
-        raise InvalidValueError(
-            "dataset must have other records on every rank, got a Shard with the same ones on two: "
-            "a record that is there twice counts twice, and the plan protects one"
-        )
+    _compare(everybody)
     with torch.no_grad():
         group.shared(state)
 
 
-def _digest(records: Any) -> str | None:
-    """Return a hash of the first records in memory, None where there are none."""
-    hashed, rows = hashlib.sha256(), 0
-    for tensor in tensors(records):
-        first = tensor[:64].detach().cpu().contiguous()
-        rows += len(first)
-        hashed.update(str(tuple(tensor.shape)).encode())
-        hashed.update(first.flatten().view(torch.uint8).numpy().tobytes())
-    return hashed.hexdigest() if rows else None
+@dataclass(frozen=True)
+class _Held:
+    """What ranks tell each other before they begin."""
+
+    plan: str
+    model: str
+    is_shard: bool
+    length: int
+    prints: tuple[str | None, ...]
+
+
+def _compare(everybody: Sequence[_Held]) -> None:
+    for what in ("plan", "model", "is_shard"):
+        if len({getattr(each, what) for each in everybody}) > 1:
+            name = "dataset" if what == "is_shard" else what
+            raise InvalidValueError(f"{name} must be the same on every rank, got different ones")
+    if everybody[0].is_shard:
+        held = [(each.length, each.prints) for each in everybody if any(each.prints)]
+        if len(set(held)) < len(held):
+            raise InvalidValueError(
+                "dataset must have other records on every rank, got a Shard with the same ones on "
+                "two: a record that is there twice counts twice, and the plan protects one"
+            )
+        return
+    alike = all(
+        len({one for one in leaf if one is not None}) <= 1
+        for leaf in zip_longest(*(each.prints for each in everybody))
+    )
+    if not alike or len({each.length for each in everybody}) > 1:
+        raise InvalidValueError(
+            "dataset must be the same on every rank, in the same order, got different ones: each "
+            "takes its part of the whole; a rank with records of its own says so with "
+            "dither.training.Shard(dataset)"
+        )
+
+
+def _look(dataset: Any) -> tuple[int, tuple[str | None, ...]]:
+    """Return the number of records, and for each of their tensors a hash of some of them.
+
+    None is for what is another at every look, as random augmentation makes it.
+    """
+    plain = dataset.dataset if isinstance(dataset, Shard) else dataset
+    records = records_of(plain, may_be_empty=isinstance(dataset, Shard))
+    if not records.length:
+        return 0, ()
+    places = np.unique(np.linspace(0, records.length - 1, _LOOKED_AT).astype(np.int64))
+    looks = [[*map(_hash, tensors(next(iter(records.batches([places])))))] for _ in range(2)]
+    return records.length, tuple(a if a == b else None for a, b in zip(*looks, strict=True))
+
+
+def _hash(tensor: Tensor) -> str:
+    raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return hashlib.sha256(
+        f"{tensor.dtype} {tuple(tensor.shape)}".encode() + raw.tobytes()
+    ).hexdigest()
