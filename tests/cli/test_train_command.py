@@ -538,7 +538,7 @@ def test_the_help_tells_every_default(
         ("--data digits --public-test own.csv", "public_test is for data of your own: digits has"),
         ("--data digits --classes 0,1", "classes is for data of your own: digits has"),
         ("--classes 0", "classes must be two or more different names, got '0'"),
-        ("--classes 7,8", "classes must have all that the records have, got '7, 8' without 'ant'"),
+        ("--classes 7,8", "classes must have all that the records have, got '7, 8', without 2 of"),
         ("--data digits --label kind", "label is for .csv files only, got 'kind' for 'digits'"),
         ("--model tree", "model must be one of cnn, linear, mlp or MODULE:FUNCTION, got 'tree'"),
         ("--model :small", "model must be one of cnn, linear, mlp or MODULE:FUNCTION, got"),

@@ -166,20 +166,19 @@ def run(arguments: argparse.Namespace) -> None:
     if plot is not None:
         save_figure(training_figure(runs), plot)
     result = runs[arguments.noise]
-    leaks = [f"{what} was" for what in arguments.read_off]
     if canaries is not None:
         keep_scores(canaries, result, Path(arguments.run_dir))
     if arguments.json:
         found = {name: _summary(each) for name, each in runs.items()}
-        said = {"runs": found, "statement": statement(result, leaks=leaks)}
+        said = {"runs": found, "statement": statement(result)}
         json.dump(said, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     elif arguments.quiet:
         measured = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
         read = f"; NOT PROVEN: {' and '.join(arguments.read_off)} read off the private data"
-        sys.stdout.write(f"{result.bound}{measured}{read if leaks else ''}\n")
+        sys.stdout.write(f"{result.bound}{measured}{read if arguments.read_off else ''}\n")
     else:
-        _print(runs, statement(result, leaks=leaks))
+        _print(runs, statement(result))
         if canaries is not None:
             sys.stdout.write(
                 f"{int(canaries.included.sum()):,} of {canaries.included.size:,} canaries were in "

@@ -101,11 +101,11 @@ def among(examples: Examples, classes: Sequence[str]) -> Examples:
         raise InvalidValueError(
             f"classes must be two or more different names, got {', '.join(classes)!r}"
         )
-    unknown = [name for name in examples.classes if name not in classes]
+    unknown = sum(name not in classes for name in examples.classes)
     if unknown:
         raise InvalidValueError(
-            f"classes must have all that the records have, got {', '.join(classes)!r} without "
-            f"{unknown[0]!r}"
+            f"classes must have all that the records have, got {', '.join(classes)!r}, without "
+            f"{unknown} of them"
         )
     places = torch.tensor([classes.index(name) for name in examples.classes])
     return Examples(examples.inputs, places[examples.targets], classes, examples.columns)

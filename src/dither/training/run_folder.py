@@ -77,7 +77,8 @@ class RunFolder:
                     f"{self._ledger or FILE!r}"
                 )
             about["sessions"] = [*about.get("sessions", []), _session()]
-            about["read_off"] = [*dict.fromkeys([*about.get("read_off", []), *self._read_off])]
+            if "read_off" in about:  # else nobody knows what was
+                about["read_off"] = [*dict.fromkeys([*about["read_off"], *self._read_off])]
             self.write(ABOUT, json.dumps(about))
         else:
             if any((self.path / name).exists() for name in (CHECKPOINT, FILE)):
