@@ -55,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "the public set of classes, separated by commas, for data of your own; else they are "
             "read off it, and the claim says so",
         ),
+        (
+            "bounds",
+            "public bounds of columns, to which a .csv file's values are clipped and by which they "
+            "are scaled to -1 to 1, for example age=0:120,income=0:200000; columns without them "
+            "are taken as they are",
+        ),
         ("public-test", "a file with public records to measure on, of the same kind"),
         ("data-dir", "where the standard sets are; else $DITHER_DATA, else ./data"),
     ):
@@ -158,6 +164,11 @@ def run(arguments: argparse.Namespace) -> None:
         examples = with_canaries(canaries, examples)
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{chosen}\n")
+        if arguments.data.lower().endswith(".csv") and not hasattr(arguments, "bounds"):
+            sys.stdout.write(
+                "No --bounds are given: columns are taken as they are, which goes well only if "
+                "their values are about 1 in size.\n"
+            )
     with clearing(arguments, canaries):
         runs = {
             name: _trained(arguments, made, name, examples, test, build)
@@ -194,23 +205,45 @@ def _read(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]
 
     folder, label = (getattr(arguments, name, None) for name in ("data_dir", "label"))
     read = data.load(arguments.data, data_dir=folder, label=label)
-    given, classes = (getattr(arguments, name, None) for name in ("public_test", "classes"))
+    own = ("public_test", "classes", "bounds")
+    given, classes, bounds = (getattr(arguments, name, None) for name in own)
     if arguments.data in _STANDARD:
-        for name, value in (("public_test", given), ("classes", classes)):
+        for name, value in zip(own, (given, classes, bounds), strict=True):
             if value is not None:
                 raise validate.InvalidValueError(
                     f"{name} is for data of your own: {arguments.data} has its own, got {value!r}"
                 )
         return read.train, read.test
-    train = read.train if classes is None else data.among(read.train, classes.split(","))
+    limits = {} if bounds is None else _limits(bounds)
+    train = data.within(read.train, limits)
+    train = train if classes is None else data.among(train, classes.split(","))
     if given is None:
         return train, None
     if Path(given).resolve() == Path(arguments.data).resolve():
         raise validate.InvalidValueError(
             f"public_test must be another file than the private data, got {given!r}"
         )
-    test = data.load(given, data_dir=folder, label=label).train
+    test = data.within(data.load(given, data_dir=folder, label=label).train, limits)
+    if not bool(test.inputs.isfinite().all()):
+        raise validate.InvalidValueError(
+            f"public_test must have a finite number in every cell, got {given!r} with others"
+        )
     return train, data.with_classes(test, train)
+
+
+def _limits(text: str) -> dict[str, tuple[float, float]]:
+    """Read bounds as NAME=LEAST:LARGEST, separated by commas."""
+    limits = {}
+    for part in text.split(","):
+        name, _, numbers = part.rpartition("=")
+        try:
+            least, largest = map(float, numbers.split(":"))
+        except ValueError:
+            raise validate.InvalidValueError(
+                f"bounds must be NAME=LEAST:LARGEST, separated by commas, got {part!r}"
+            ) from None
+        limits[name] = least, largest
+    return limits
 
 
 def _plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:

@@ -180,7 +180,7 @@ def train(
     average.put()
     result = TrainResult(
         model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
-        tuple(read_off),
+        tuple(read_off) if folder is None else folder.read_off,
     )  # fmt: skip
     private.close()
     if folder is not None:

@@ -52,6 +52,11 @@ class RunFolder:
         self.run: str = self._about()["run"] if self.has_begun else new_name()
 
     @property
+    def read_off(self) -> tuple[str, ...]:
+        """What was read off the private data, in this session or before."""
+        return tuple(self._about().get("read_off", self._read_off))
+
+    @property
     def has_begun(self) -> bool:
         """Whether there is a run to go on with."""
         return (self.path / ABOUT).exists()
