@@ -424,7 +424,9 @@ def test_public_records_are_measured_with_their_classes_by_name(
 def test_what_is_infinite_or_no_number_is_null(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    (folder / "gaps.csv").write_text("c0,c1,c2,kind,label\n1,2,,0,ant\n", encoding="utf-8")
+    (folder / "gaps.csv").write_text(
+        "c0,c1,c2,kind,label\n3e38,3e38,3e38,0,ant\n", encoding="utf-8"
+    )
     found = as_json([*own(), "--public-test", "gaps.csv"], capsys)
     assert found["runs"]["uniform"]["metrics"]["loss"] is None
 
@@ -537,8 +539,13 @@ def test_the_help_tells_every_default(
         ("--data mnist", "in 'data/mnist', 'data/MNIST/raw'; set DITHER_DATA or --data-dir"),
         ("--data digits --public-test own.csv", "public_test is for data of your own: digits has"),
         ("--data digits --classes 0,1", "classes is for data of your own: digits has"),
+        ("--data digits --bounds a=0:1", "bounds is for data of your own: digits has"),
+        ("--bounds c0", "bounds must be NAME=LEAST:LARGEST, separated by commas, got 'c0'"),
+        ("--bounds c0=1", "bounds must be NAME=LEAST:LARGEST, separated by commas, got 'c0=1'"),
+        ("--bounds c0=2:1", "bounds of c0 must be two numbers, the smaller one first, got 2 and 1"),
+        ("--bounds age=0:1", "bounds must be of columns of the records, c0, c1"),
         ("--classes 0", "classes must be two or more different names, got '0'"),
-        ("--classes 7,8", "classes must have all that the records have, got '7, 8' without 'ant'"),
+        ("--classes 7,8", "classes must have all that the records have, got '7, 8', without 2 of"),
         ("--data digits --label kind", "label is for .csv files only, got 'kind' for 'digits'"),
         ("--model tree", "model must be one of cnn, linear, mlp or MODULE:FUNCTION, got 'tree'"),
         ("--model :small", "model must be one of cnn, linear, mlp or MODULE:FUNCTION, got"),
@@ -576,3 +583,44 @@ def test_bad_input_is_one_line(
     argv += ["--batch-size", "20"] if "size" in options else []
     assert message in complaint([*argv, *options.split()], capsys)
     assert {path.name for path in folder.iterdir()} == before
+
+
+def test_columns_of_any_size_train_within_public_bounds(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    random = np.random.default_rng(0)
+    for name in ("large.csv", "held.csv"):
+        income = random.uniform(0.0, 200_000.0, 1000).round()
+        lines = [f"{value},{'rich' if value > 1e5 else 'poor'}" for value in income]
+        (folder / name).write_text("\n".join(["income,label", *lines]), encoding="utf-8")
+    argv = ["train", "--data", "large.csv", "--public-test", "held.csv", "--model", "linear"]
+    argv += ["--noise", "uniform", "--batch-size", "100", "--steps", "40", "--classes", "poor,rich"]
+    out = run([*argv, "--bounds", "income=0:200000", "--json"], capsys)
+    accuracy = json.loads(out)["runs"]["uniform"]["metrics"]["accuracy"]
+    assert accuracy > 0.9
+    assert "No --bounds are given" in run([*argv, "--steps", "2"], capsys)
+    assert "No --bounds" not in run([*argv, "--steps", "2", "--bounds", "income=0:9"], capsys)
+
+
+def test_public_records_have_no_empty_cells(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    lines = (folder / "public.csv").read_text(encoding="utf-8").splitlines()
+    holes = [lines[0], "," + lines[1].partition(",")[2], *lines[2:]]
+    (folder / "holes.csv").write_text("\n".join(holes), encoding="utf-8")
+    told = complaint([*own(), "--public-test", "holes.csv"], capsys)
+    assert "public_test must have a finite number in every cell, got 'holes.csv'" in told
+
+
+def test_what_was_read_off_stays_read_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "NOT PROVEN" in run([*own(), "--run-dir", "run"], capsys)
+    known = ["--classes", "ant,bee", "--dataset-size", str(RECORDS)]
+    assert "NOT PROVEN" in run([*own(), *known, "--run-dir", "run", "--resume"], capsys)
+
+
+@pytest.mark.filterwarnings("default:the dataset has another number")
+def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*own(), "--quiet", "--dataset-size", str(5 * RECORDS)]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("dither train: warning: the dataset has another number of records")
+    assert told.count("\n") == 1

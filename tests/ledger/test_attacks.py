@@ -16,6 +16,7 @@ from dither.accounting import BudgetExceededError
 from dither.ledger import DamagedLedgerError, Ledger, LedgerWriteError, StepEntry
 from dither.ledger.book import Book
 from dither.ledger.entries import EndEntry
+from dither.ledger.files import write_whole
 from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
 from dither.training import StepError
 
@@ -210,3 +211,23 @@ def _entries() -> list[Any]:
 
     run = RunEntry("a", "f", "poisson", 0.1, (2.0, 2.0), 1.0, 1e-5, False, "")
     return [run, StepEntry("a", 0, 2.0)]
+
+
+def test_a_run_does_not_become_seeded_on_the_way(tmp_path: Path) -> None:
+    ledger, made = new(tmp_path), plan()
+    first = private(made, ledger)
+    go(first, 2)
+    state = {**first.state_dict(), "seed": 7}
+    with pytest.raises(ValueError, match="seed must be as the run began"):
+        private(made, ledger, seed=7).load_state_dict(state)
+
+
+def test_a_link_that_waits_leads_nowhere(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in ("report.html.part", ".report.html.part"):
+        (tmp_path / name).symlink_to(victim)
+    write_whole(tmp_path / "report.html", b"new")
+    assert victim.read_text() == "precious"
+    assert (tmp_path / "report.html").read_bytes() == b"new"
+    assert not (tmp_path / "report.html").is_symlink()

@@ -253,8 +253,16 @@ def test_other_files_are_no_ledgers(tmp_path: Path) -> None:
     with sqlite3.connect(other) as database:
         database.execute("CREATE TABLE things (a)")
     database.close()
-    with pytest.raises(DamagedLedgerError, match="is a database, but no ledger"):
+    with pytest.raises(DamagedLedgerError, match="is no ledger"):
         Ledger(other)
+    empty = tmp_path / "empty"
+    empty.touch()
+    before = other.read_bytes()
+    for path in (other, empty):
+        with pytest.raises(DamagedLedgerError, match="is no ledger"):
+            Ledger(path, create=False)
+    assert other.read_bytes() == before
+    assert empty.stat().st_size == 0
     text = tmp_path / "notes.txt"
     text.write_text("not a database, and longer than a header of one would be" * 10)
     with pytest.raises(DamagedLedgerError, match="not a database"):

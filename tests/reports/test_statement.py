@@ -156,3 +156,11 @@ def test_a_part_of_a_run_says_that_it_is_one() -> None:
             is_part = "whoever stops because of the data" in str(private.spent())
             assert is_part == ("as if it had been fixed beforehand" in text) == (private.step == 2)
             assert ("needs the odometer; the whole plan's ε = 3" in text) == is_part
+
+
+def test_what_was_read_off_the_data_goes_with_the_result() -> None:
+    result = replace(run(noisy_plan()), read_off=("the number of records", "the set of classes"))
+    assert said(result).startswith(
+        "NOT PROVEN: the number of records was read off the private data; the set of classes was "
+        "read off the private data, which no noise protects."
+    )

@@ -4,7 +4,9 @@ import argparse
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from dither import __version__, validate
@@ -45,6 +47,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
+def _warn(program: str, message: Warning | str, *_: object) -> None:
+    """Show a warning as one line, without the code that gave it."""
+    sys.stderr.write(f"{program}: warning: {message}\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; bad input is one line on stderr and exit code 2."""
     parser = _Parser(
@@ -70,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         command.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        outcome: int | None = arguments.run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = partial(_warn, command.prog)
+            outcome: int | None = arguments.run(arguments)
         sys.stdout.flush()
     except (
         validate.InvalidValueError,

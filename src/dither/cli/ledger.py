@@ -80,7 +80,8 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
         sys.stdout.write("\n")
         return
     console = Console(highlight=False)
-    table = Table("run", "registered (UTC)", "steps", "noise z", "its ε", "state")
+    own = f"its ε at δ = {delta:g}"
+    table = Table("run", "registered (UTC)", "steps", "noise z", own, "state")
     table.columns[0].overflow = "fold"
     for each in found["runs"]:
         least, most = each["least_noise"], each["most_noise"]

@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan all three, draw, save, print."""
+    from dither.ledger.files import write_whole
     from dither.reports import plan_figure, save_figure
     from dither.reports.figures import checked_figure_path
 
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
     if plot is not None:
         save_figure(plan_figure(plans), plot)
     if save is not None:
-        _write(Path(save), plans[arguments.noise].to_json())
+        write_whole(Path(save), plans[arguments.noise].to_json().encode())
     columns = {name: _column(arguments, made, plans["uniform"]) for name, made in plans.items()}
     if arguments.json:
         json.dump({"schedule": repr(schedule), "steps": steps, **columns}, sys.stdout, indent=2)
@@ -165,13 +166,3 @@ def _check_target(save: str) -> None:
         raise validate.InvalidValueError(f"save must be in a folder that exists, got {save!r}")
     if path.exists() and not path.is_file():
         raise validate.InvalidValueError(f"save must be a plain file or a new one, got {save!r}")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the whole file or nothing."""
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from dither import accounting, validate
 from dither.cli.canaries import canaries_of, clearing, keep_scores, with_canaries
 from dither.cli.group import joined
 from dither.cli.options import add_schedule, number, schedule_of, steps_of
+from dither.cli.training_data import STANDARD, read, read_off
 from dither.planning import Plan, plan
 from dither.randomness import Source
 from dither.schedules import Constant
@@ -26,13 +27,13 @@ from dither.types import rounded
 if TYPE_CHECKING:
     from torch import nn
 
+    from dither.audit import Canaries
     from dither.data import Examples
     from dither.training import TrainResult
 
 NAME = "train"
 HELP = "train a model privately, and say what it cost"
 
-_STANDARD = ("cifar10", "digits", "fashion-mnist", "mnist")
 _NOISES = ("optimal", "matched", "uniform")
 _WITHOUT = "none (Adam, no clipping)"
 
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--data",
         default="digits",
-        help=f"one of {', '.join(_STANDARD)}, or the path of a .csv or .npz file, "
+        help=f"one of {', '.join(STANDARD)}, or the path of a .csv or .npz file, "
         "of a folder of class folders of images, or of a tar of one",
     )
     for name, text in (
@@ -56,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "classes",
             "the public set of classes, separated by commas, for data of your own; else they are "
             "read off it, and the claim says so",
+        ),
+        (
+            "bounds",
+            "public bounds of columns, to which a .csv file's values are clipped and by which they "
+            "are scaled to -1 to 1, for example age=0:120,income=0:200000; columns without them "
+            "are taken as they are",
         ),
         ("public-test", "a file with public records to measure on, of the same kind"),
         ("data-dir", "where the standard sets are; else $DITHER_DATA, else ./data"),
@@ -142,17 +149,16 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from dither.reports import save_figure, statement, training_figure
     from dither.reports.figures import checked_figure_path
     from dither.training.ranks import ranks
 
-    group, plot = ranks(), getattr(arguments, "plot", None)
-    if plot is not None:
-        checked_figure_path(plot)
+    group = ranks()
+    if hasattr(arguments, "plot"):
+        checked_figure_path(arguments.plot)
     Source(getattr(arguments, "seed", None))  # refuses what is no whole number
-    examples, test = _read(arguments)
+    examples, test = read(arguments)
     build = _model(arguments.model)
-    arguments.read_off = _read_off(arguments)
+    arguments.read_off = read_off(arguments)
     # Folders are the first rank's concern: what it makes of them is what all go by.
     plans = group.by_first(lambda: _checked_plans(arguments, len(examples)))
     chosen = plans[arguments.noise]
@@ -161,30 +167,45 @@ def _run(arguments: argparse.Namespace) -> None:
         examples = with_canaries(canaries, examples)
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{chosen}\n")
+        if arguments.data.lower().endswith(".csv") and not hasattr(arguments, "bounds"):
+            sys.stdout.write(
+                "No --bounds are given: columns are taken as they are, which goes well only if "
+                "their values are about 1 in size.\n"
+            )
     with clearing(arguments, canaries) if group.is_first else nullcontext():
         runs = {
             name: _trained(arguments, made, name, examples, test, build)
             for name, made in plans.items()
         }
-    if not group.is_first:
-        return
+    if group.is_first:
+        _tell(arguments, runs, canaries)
+
+
+def _tell(
+    arguments: argparse.Namespace,
+    runs: dict[str, "TrainResult"],
+    canaries: "Canaries | None",
+) -> None:
+    """Draw, keep and print what has come of the runs."""
+    from dither.reports import save_figure, statement, training_figure
+
+    plot = getattr(arguments, "plot", None)
     if plot is not None:
         save_figure(training_figure(runs), plot)
     result = runs[arguments.noise]
-    leaks = [f"{what} was" for what in arguments.read_off]
     if canaries is not None:
         keep_scores(canaries, result, Path(arguments.run_dir))
     if arguments.json:
         found = {name: _summary(each) for name, each in runs.items()}
-        said = {"runs": found, "statement": statement(result, leaks=leaks)}
+        said = {"runs": found, "statement": statement(result)}
         json.dump(said, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     elif arguments.quiet:
         measured = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
-        read = f"; NOT PROVEN: {' and '.join(arguments.read_off)} read off the private data"
-        sys.stdout.write(f"{result.bound}{measured}{read if leaks else ''}\n")
+        read = f"; NOT PROVEN: {' and '.join(result.read_off)} read off the private data"
+        sys.stdout.write(f"{result.bound}{measured}{read if result.read_off else ''}\n")
     else:
-        _print(runs, statement(result, leaks=leaks))
+        _print(runs, statement(result))
         if canaries is not None:
             sys.stdout.write(
                 f"{int(canaries.included.sum()):,} of {canaries.included.size:,} canaries were in "
@@ -192,31 +213,6 @@ def _run(arguments: argparse.Namespace) -> None:
             )
         if plot is not None:
             sys.stdout.write(f"The picture is in {plot}.\n")
-
-
-def _read(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]:
-    """Return the records to train on, and those to measure with if there are some."""
-    from dither import data
-
-    folder, label = (getattr(arguments, name, None) for name in ("data_dir", "label"))
-    read = data.load(arguments.data, data_dir=folder, label=label)
-    given, classes = (getattr(arguments, name, None) for name in ("public_test", "classes"))
-    if arguments.data in _STANDARD:
-        for name, value in (("public_test", given), ("classes", classes)):
-            if value is not None:
-                raise validate.InvalidValueError(
-                    f"{name} is for data of your own: {arguments.data} has its own, got {value!r}"
-                )
-        return read.train, read.test
-    train = read.train if classes is None else data.among(read.train, classes.split(","))
-    if given is None:
-        return train, None
-    if Path(given).resolve() == Path(arguments.data).resolve():
-        raise validate.InvalidValueError(
-            f"public_test must be another file than the private data, got {given!r}"
-        )
-    test = data.load(given, data_dir=folder, label=label).train
-    return train, data.with_classes(test, train)
 
 
 def _checked_plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
@@ -244,7 +240,7 @@ def _plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
         "stepsizes": schedule,
         "sampling": arguments.sampling,
     }
-    compared = arguments.data in _STANDARD and not arguments.alone
+    compared = arguments.data in STANDARD and not arguments.alone
     names = dict.fromkeys((arguments.noise, "uniform") if compared else (arguments.noise,))
     plans = {
         name: plan(
@@ -260,14 +256,6 @@ def _plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
         # Step sizes for clipped gradients do not suit plain ones; Adam's own do.
         plans[_WITHOUT] = Plan.unsafe_without_noise(**{**sizes, "stepsizes": Constant(5.0)})
     return plans
-
-
-def _read_off(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return what is read off data of one's own and taken as public."""
-    if arguments.data in _STANDARD:
-        return ()
-    known = {"dataset_size": "the number of records", "classes": "the set of classes"}
-    return tuple(what for option, what in known.items() if not hasattr(arguments, option))
 
 
 def _begun(made: Plan, folder: Path) -> Plan:

@@ -13,7 +13,7 @@ True
 """
 
 from dither.data.checking import Report, Tally, check
-from dither.data.examples import Examples, Split, among, with_classes
+from dither.data.examples import Examples, Split, among, with_classes, within
 from dither.data.files import directory
 from dither.data.loading import load
 
@@ -27,4 +27,5 @@ __all__ = [
     "directory",
     "load",
     "with_classes",
+    "within",
 ]

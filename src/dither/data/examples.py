@@ -1,6 +1,7 @@
 """What every reader returns: labelled records in memory, and their two parts."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,14 +102,44 @@ def among(examples: Examples, classes: Sequence[str]) -> Examples:
         raise InvalidValueError(
             f"classes must be two or more different names, got {', '.join(classes)!r}"
         )
-    unknown = [name for name in examples.classes if name not in classes]
+    unknown = sum(name not in classes for name in examples.classes)
     if unknown:
         raise InvalidValueError(
-            f"classes must have all that the records have, got {', '.join(classes)!r} without "
-            f"{unknown[0]!r}"
+            f"classes must have all that the records have, got {', '.join(classes)!r}, without "
+            f"{unknown} of them"
         )
     places = torch.tensor([classes.index(name) for name in examples.classes])
     return Examples(examples.inputs, places[examples.targets], classes, examples.columns)
+
+
+def within(examples: Examples, bounds: Mapping[str, tuple[float, float]]) -> Examples:
+    """Return records whose columns are clipped to public bounds and scaled to −1 … 1.
+
+    Columns without bounds stay as they are.
+
+    Example:
+        >>> import torch
+        >>> ages, classes = torch.tensor([[30.0], [150.0]]), torch.tensor([0, 1])
+        >>> people = Examples(ages, classes, ["ill", "well"], ["age"])
+        >>> within(people, {"age": (0.0, 120.0)}).inputs
+        tensor([[-0.5000],
+                [ 1.0000]])
+    """
+    inputs = examples.inputs.clone()
+    for name, (least, largest) in bounds.items():
+        if name not in examples.columns:
+            raise InvalidValueError(
+                f"bounds must be of columns of the records, {', '.join(examples.columns)}, got "
+                f"{name!r}"
+            )
+        if not (math.isfinite(least) and math.isfinite(largest) and least < largest):
+            raise InvalidValueError(
+                f"bounds of {name} must be two numbers, the smaller one first, got "
+                f"{least:g} and {largest:g}"
+            )
+        column = inputs[:, examples.columns.index(name)]
+        column.clamp_(least, largest).sub_(least).mul_(2.0 / (largest - least)).sub_(1.0)
+    return Examples(inputs, examples.targets, examples.classes, examples.columns)
 
 
 def with_classes(examples: Examples, other: Examples) -> Examples:

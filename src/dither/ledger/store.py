@@ -48,7 +48,7 @@ class Store:
             self._database = sqlite3.connect(
                 path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
             )
-            self._prepare()
+            self._prepare(is_new)
         self._file = _identity(path)
         self.refresh()
 
@@ -90,20 +90,21 @@ class Store:
         """Let the file go."""
         self._database.close()
 
-    def _prepare(self) -> None:
+    def _prepare(self, is_new: bool) -> None:
+        """See that it is a ledger before anything of it is touched, or make it one."""
         database = self._database
+        tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        found = database.execute("PRAGMA application_id").fetchone()[0]
+        if found != _APPLICATION and (tables or not is_new):
+            raise DamagedLedgerError(f"{str(self.path)!r} is no ledger")
         if database.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
             raise LedgerWriteError(f"ledger {str(self.path)!r}: this disk keeps no WAL journal")
         database.execute("PRAGMA synchronous=FULL")
-        found = database.execute("PRAGMA application_id").fetchone()[0]
-        tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not tables:
             with self._locked():
                 database.execute(f"PRAGMA application_id={_APPLICATION}")
                 database.execute(_TABLE)
             return
-        if found != _APPLICATION:
-            raise DamagedLedgerError(f"{str(self.path)!r} is a database, but no ledger")
         problem = database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise self._damaged(str(problem))

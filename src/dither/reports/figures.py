@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dither import validate
+from dither.ledger.files import usual_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,14 +41,8 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
     draft = Path(name)
     try:
         figure.savefig(draft, dpi=150)
-        draft.chmod(0o666 & ~_umask())
+        draft.chmod(usual_mode())
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
     return target
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

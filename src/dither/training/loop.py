@@ -41,6 +41,7 @@ class TrainResult:
         steps: how many steps were released.
         history: a `Row` every few steps.
         seed: None, or the seed of a run that protects nobody who can guess it.
+        read_off: what was read off the private data and is taken as public.
         metrics: the last that was measured on public data.
     """
 
@@ -50,6 +51,7 @@ class TrainResult:
     steps: int
     history: tuple[Row, ...]
     seed: int | None
+    read_off: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -179,8 +181,9 @@ def train(
         folder.save(private, average)
     average.put()
     result = TrainResult(
-        model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed
-    )
+        model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
+        tuple(read_off) if folder is None else folder.read_off,
+    )  # fmt: skip
     private.close()
     if folder is not None:
         _save(result, folder, averaging)
@@ -197,6 +200,7 @@ def _save(result: TrainResult, folder: RunFolder, averaging: str | None) -> None
     summary = {
         "steps": result.steps,
         "seed": result.seed,
+        "read_off": result.read_off,
         "plan": result.plan.fingerprint,
         "bound": {key: written(value) for key, value in asdict(result.bound).items()},
         "averaging": averaging,

@@ -85,6 +85,11 @@ class Payments:
                 f"state is of run {run!r} of a ledger: give it to make_private(..., ledger=...)"
             )
         account = ledger.account(validate.instance(str, run=run))
+        if ledger.runs[account.run].entry.is_seeded != self._is_seeded:
+            raise validate.InvalidValueError(
+                "seed must be as the run began: a run is seeded from its first step to its last, "
+                "or not at all"
+            )
         if list(account.spent[: len(spent)]) != list(spent):
             raise validate.InvalidValueError(
                 f"state must be of the ledger's run {run!r}, got one with other steps than it has"

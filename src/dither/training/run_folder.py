@@ -86,6 +86,11 @@ class RunFolder:
         self.run: str = self._about()["run"] if self.has_begun else new_name()
 
     @property
+    def read_off(self) -> tuple[str, ...]:
+        """What was read off the private data, in this session or before."""
+        return tuple(self._about().get("read_off", self._read_off))
+
+    @property
     def has_begun(self) -> bool:
         """Whether there is a run to go on with."""
         return (self.path / ABOUT).exists()
@@ -111,7 +116,8 @@ class RunFolder:
                     f"{self._ledger or FILE!r}"
                 )
             about["sessions"] = [*about.get("sessions", []), _session()]
-            about["read_off"] = [*dict.fromkeys([*about.get("read_off", []), *self._read_off])]
+            if "read_off" in about:  # else nobody knows what was
+                about["read_off"] = [*dict.fromkeys([*about["read_off"], *self._read_off])]
             self.write(ABOUT, json.dumps(about))
         else:
             if any((self.path / name).exists() for name in (CHECKPOINT, FILE)):

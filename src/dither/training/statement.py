@@ -66,7 +66,9 @@ def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
         This run claims NO privacy (ε = ∞): no noise was added.
     """
     result = run if isinstance(run, TrainResult) else _so_far(run)
-    return "\n".join(fill(part, 80) for part in paragraphs(_stated(result), leaks=leaks))
+    known = [f"{what} was" for what in result.read_off]
+    parts = paragraphs(_stated(result), leaks=[*leaks, *known])
+    return "\n".join(fill(part, 80) for part in parts)
 
 
 def paragraphs(stated: Stated, *, leaks: Sequence[str] = ()) -> list[str]:
