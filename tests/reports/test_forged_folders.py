@@ -188,12 +188,12 @@ def test_never_below_the_ledger_by_any_digit(copy: Path) -> None:
 
 
 def test_epsilon_in_tables_is_rounded_up() -> None:
-    line = Series("spent", (1.0, 2.0), (1.0, 1.2345671))
+    line = Series("spent", (1.0, 2.0), (1.0, 1.2345641))
     made = ("x", "x", "steps", "ε", (line,), "words.")
     privacy = points_of(Chart(*made, limit=("budget", 2.00000049), is_privacy=True))
     assert [row[2] for row in privacy.rows] == ["1", "1.23457", "2.00001"]
     other = points_of(Chart("x", "x", "steps", "z", (line,), "words."))
-    assert [row[2] for row in other.rows] == ["1", "1.23457"]
+    assert [row[2] for row in other.rows] == ["1", "1.23456"]
 
 
 def test_charts_of_epsilon_say_so(finished: Path) -> None:
