@@ -16,7 +16,12 @@ from tests.explorer.fields import eventually, texts
 from dither.cli.explore import _ended_like_ctrl_c
 from dither.explorer.background import Background, SupersededError
 
-SLOW = {"settings": texts(batch_size="64", epochs="50"), "noise": "matched", "part": "plan"}
+# Some seven seconds on one core: much more than a worker has to end.
+SLOW = {
+    "settings": texts(batch_size="16", epochs="50", sampling="fixed"),
+    "noise": "optimal",
+    "part": "spending",
+}
 
 
 def test_the_newest_wins() -> None:
@@ -44,7 +49,7 @@ def test_the_newest_wins() -> None:
         background.ask("page", 3, quick)
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_the_worker_ends_with_the_server(end: signal.Signals) -> None:
     command = [sys.executable, "-m", "dither", "explore", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -59,6 +64,7 @@ def test_the_worker_ends_with_the_server(end: signal.Signals) -> None:
         [worker] = _busy_children(process.pid)
         os.kill(process.pid, end)
         code = process.wait(timeout=10)
+        eventually(lambda: not _is_running(worker), seconds=3.0)
         line.close()
         assert process.stderr is not None
         said = process.stderr.read().decode()
@@ -69,7 +75,6 @@ def test_the_worker_ends_with_the_server(end: signal.Signals) -> None:
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", port))
-    eventually(lambda: not _is_running(worker), seconds=5.0)
 
 
 def _busy_children(parent: int) -> list[int]:

@@ -214,7 +214,7 @@ def test_silent_connections_are_few_and_hung_up_on(
 
 def test_exact_parts_are_those_of_the_library(explorer: Explorer) -> None:
     def part(name: str) -> Any:
-        asked = message(number=5, noise="uniform", part=name)
+        asked = message(number=5, settings=texts(epochs="0.4"), noise="uniform", part=name)
         status, text, _ = ask(explorer, "POST", "/api/exact", asked)
         assert status == 200
         return json.loads(text)
@@ -224,13 +224,13 @@ def test_exact_parts_are_those_of_the_library(explorer: Explorer) -> None:
         delta=1e-5,
         dataset_size=60_000,
         batch_size=2_000,
-        epochs=2,
+        epochs=0.4,
         stepsizes=dither.schedules.Linear(1.0, 0.01),
         noise="uniform",
     )
     found = part("plan")
     assert found["fingerprint"] == planned.fingerprint
-    assert found["noise"][-1] == [60, pytest.approx(planned.noise_multipliers[-1], rel=1e-5)]
+    assert found["noise"][-1] == [12, pytest.approx(planned.noise_multipliers[-1], rel=1e-5)]
     saved = part("json")
     assert dither.Plan.from_json(saved["json"]) == planned
     assert saved["fingerprint"] == planned.fingerprint
