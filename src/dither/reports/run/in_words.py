@@ -15,11 +15,9 @@ _RELATIONS = {
     "replace-one": "replace-one: two datasets of the same size are neighbours if a single record "
     "differs",
 }
-_MEANS = {
-    "add-remove": "Whatever is learnt from the model would have been learnt almost as probably had "
-    "that record not been in the data.",
-    "replace-one": "Whatever is learnt from the model would have been learnt almost as probably "
-    "with any other record in its place.",
+_OTHERWISE = {
+    "add-remove": "as if that record were not in the data",
+    "replace-one": "as with any other record in its place",
 }
 _PROVISOS = {
     "seeded": "Nobody, from those who know or guess the seed. From all others: ",
@@ -149,14 +147,19 @@ def in_short(report: RunReport) -> list[tuple[str, str]]:
     bound, stated = report.claim.bound, report.stated
     if bound is None or not math.isfinite(bound.epsilon):
         return []
-    many = "" if stated is None else f" The data has n = {stated.dataset_size:,} of them."
+    many = "" if stated is None else f" The plan takes n = {stated.dataset_size:,} as public."
+    factor = odds_of(bound.epsilon, bound.delta).factor
     rows = [
         (
             "Who is protected",
             f"{_PROVISOS.get(report.claim.verdict, '')}Each single {bound.unit} of the training "
             f"data.{many}",
         ),
-        ("What that means", _MEANS[bound.relation]),
+        (
+            "What that means",
+            f"Whatever is learnt from the model is at most {times(factor)} times as probable "
+            f"{_OTHERWISE[bound.relation]}, and at least one {times(factor)}th, up to δ.",
+        ),
         ("Neighbouring relation", f"{_RELATIONS[bound.relation]}."),
         (
             "Unit",
