@@ -1,12 +1,15 @@
 """``dither report``: from a run to a page without reading anything else."""
 
 import json
+import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
 from tests.cli.refusals import complaint
 
 from dither.cli import main
+from dither.cli.run_files import keep_audit
 
 TRAIN = ["train", "--model", "linear", "--noise", "uniform", "--quiet", "--steps", "6"]
 
@@ -31,7 +34,8 @@ def test_from_data_of_ones_own_to_a_report(capsys: pytest.CaptureFixture[str]) -
     text = Path("run1/report.html").read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>")
     assert "the number of records and the set of classes were READ OFF" in text
-    assert "on one condition" in text
+    assert "NOT PROVEN unless public: at most ε = " in text
+    assert "NOT PROVEN: the number of records was read off the private data" in text
     assert str(Path.cwd()) not in text
     assert main(["report", "run1"]) == 0
 
@@ -48,7 +52,7 @@ def test_what_is_public_is_given_and_not_read_off(capsys: pytest.CaptureFixture[
     assert "NOT PROVEN" not in capsys.readouterr().out
     assert main(["report", "run2"]) == 0
     text = Path("run2/report.html").read_text(encoding="utf-8")
-    assert "on one condition" not in text
+    assert "NOT PROVEN" not in text
     assert "READ OFF" not in text
 
 
@@ -89,6 +93,54 @@ def test_an_audit_is_kept_in_the_folder_and_none_is_overwritten(
     Path("run/audit.json").write_text("{", encoding="utf-8")
     capsys.readouterr()
     assert "audit.json must be whole" in complaint(["audit", "--run-dir", "run"], capsys)
+
+
+def keep_twenty(folder: Path, name: str) -> None:
+    for number in range(20):
+        keep_audit(folder, {"attack": f"{name}{number}", "is_violated": True})
+
+
+def test_no_audit_is_lost_where_two_processes_keep_theirs(folder: Path) -> None:
+    spawned = multiprocessing.get_context("spawn")
+    made = [spawned.Process(target=keep_twenty, args=(folder, name)) for name in "ab"]
+    for each in made:
+        each.start()
+    for each in made:
+        each.join()
+    assert [each.exitcode for each in made] == [0, 0]
+    kept = json.loads((folder / "audit.json").read_text(encoding="utf-8"))["audits"]
+    assert {each["attack"] for each in kept} == {f"{name}{k}" for name in "ab" for k in range(20)}
+    assert len(kept) == 40
+    assert {path.name for path in folder.iterdir()} == {"own.csv", "audit.json", "audit.json.lock"}
+
+
+@pytest.mark.parametrize("name", ["run.json", "audit.json"])
+@pytest.mark.parametrize("kind", ["pipe", "long number", "deep"])
+def test_an_audit_refuses_files_that_are_none(
+    name: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TRAIN, "--alone", "--run-dir", "run"]) == 0
+    path = Path("run") / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("[" * 100_000 if kind == "deep" else "7" * 5000, encoding="utf-8")
+    capsys.readouterr()
+    assert name in complaint(["audit", "--run-dir", "run"], capsys)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-300])
+def test_a_forged_delta_gives_a_report(delta: float, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--alone", "--run-dir", "run"]) == 0
+    found = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    found["bound"]["delta"] = delta
+    Path("run/result.json").write_text(json.dumps(found), encoding="utf-8")
+    capsys.readouterr()
+    assert main(["report", "run", "-o", "out.json"]) == 0
+    assert capsys.readouterr().out == "The report is in out.json, with 1 warning.\n"
+    told = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    assert told["claim"]["verdict"] == "not confirmed"
 
 
 @pytest.mark.parametrize(("argv", "words"), [

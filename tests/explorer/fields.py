@@ -1,5 +1,7 @@
-"""What the page would send."""
+"""What the page would send, and patience for the answer."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from dither.explorer import settings
@@ -11,3 +13,15 @@ def texts(**changed: str) -> dict[str, Any]:
     given = {**settings.DEFAULTS, **small, **changed}
     parameters = settings.form()["parameters"][given["schedule"]]
     return {**given, "parameters": changed.get("parameters", parameters)}
+
+
+def eventually(
+    condition: Callable[[], bool],
+    seconds: float = 30.0,
+    pause: Callable[[], None] = lambda: time.sleep(0.02),
+) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} seconds"
+        pause()

@@ -5,15 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import APIResponse, Download, Page, Route, expect
 from tests.browser import launched
+from tests.explorer.fields import eventually
 
 import dither
 from dither.explorer import Explorer
+from dither.types import rounded
 
-SETTINGS = "batch_size=6000&epochs=2&schedule=linear&parameters.start=1&parameters.end=0.1"
+# Every record in every step: such plans are exact in no time.
+SETTINGS = "batch_size=60000&epochs=20&schedule=linear&parameters.start=1&parameters.end=0.1"
 PATIENCE = 60_000
 NOISE = "#chart-noise polyline.optimal"
+BUTTONS = ("#save", "#copy-python", "#copy-command")
 
 
 @pytest.fixture(scope="module")
@@ -23,32 +27,35 @@ def explorer() -> Iterator[Explorer]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as chromium:
-        yield chromium
+def tab(explorer: Explorer) -> Iterator[tuple[Page, list[str]]]:
+    """Yield a page, and what its console has complained about."""
+    with launched() as browser:
+        context = browser.new_context()
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page, complaints = context.new_page(), list[str]()
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda problem: complaints.append(str(problem)))
+        page.on(
+            "console",
+            lambda line: complaints.append(line.text) if line.type == "error" else None,
+        )
+        yield page, complaints
+        context.close()
 
 
 @pytest.fixture
-def page(browser: Browser, explorer: Explorer) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    opened = context.new_page()
-    opened.set_default_timeout(PATIENCE)
-    problems: list[str] = []
-    opened.on("pageerror", lambda problem: problems.append(str(problem)))
-    opened.on(
-        "console",
-        lambda line: (
-            problems.append(line.text)
-            if line.type == "error" and not re.search("status of (409|422)", line.text)
-            else None
-        ),
-    )
+def page(tab: tuple[Page, list[str]], explorer: Explorer) -> Iterator[Page]:
+    opened, complaints = tab
+    opened.set_viewport_size({"width": 1280, "height": 900})
+    opened.goto("about:blank")
+    complaints.clear()
     opened.goto(f"{explorer.address}#{SETTINGS}")
     opened.wait_for_selector(NOISE, state="attached")
     yield opened
-    context.close()
-    assert problems == []
+    opened.unroute_all()
+    # What the browser itself writes when an answer is a refusal, or does not come.
+    told = "status of (409|422|500)|net::ERR_FAILED"
+    assert [text for text in complaints if not re.search(told, text)] == []
 
 
 def points(page: Page) -> str:
@@ -69,7 +76,7 @@ def test_first_load_shows_curves_with_named_axes(page: Page) -> None:
         names = page.locator(f"#chart-{chart} .axis-name").all_text_contents()
         assert names == ["step t (number of steps)", axis]
     rests(page)
-    for badge in page.locator(".badge").all():
+    for badge in page.locator(".results .badge").all():
         expect(badge).to_have_text("exact")
     assert page.locator("#prices tbody tr").count() == 5
     assert "improvement factor" in page.inner_text("#compared")
@@ -80,7 +87,6 @@ def test_first_load_shows_curves_with_named_axes(page: Page) -> None:
 
 
 def test_a_slider_moves_the_curves_and_the_exact_plan_follows(page: Page) -> None:
-    rests(page)
     before, slider = points(page), page.locator("[data-slider=epsilon]")
     page.evaluate(_WATCH)
     slider.focus()
@@ -94,6 +100,12 @@ def test_a_slider_moves_the_curves_and_the_exact_plan_follows(page: Page) -> Non
     assert "epsilon=" in page.url
 
 
+def nothing_to_take(page: Page) -> None:
+    for button in BUTTONS:
+        expect(page.locator(button)).to_be_disabled()
+    expect(page.locator("#code")).to_have_text("")
+
+
 def test_an_invalid_value_is_told_at_its_field(page: Page) -> None:
     field = page.locator("#field-delta")
     field.fill("2")
@@ -101,8 +113,7 @@ def test_an_invalid_value_is_told_at_its_field(page: Page) -> None:
     expect(problem).to_have_text("delta must be strictly between 0 and 1, got 2")
     expect(field).to_have_attribute("aria-invalid", "true")
     assert field.get_attribute("aria-describedby") == "field-delta-problem"
-    for button in ("#save", "#copy-python", "#copy-command"):
-        expect(page.locator(button)).to_be_disabled()
+    nothing_to_take(page)
     field.fill("1e-5")
     expect(problem).to_be_hidden()
     expect(page.locator("#save")).to_be_enabled()
@@ -117,6 +128,9 @@ def test_the_saved_plan_loads_in_python(page: Page, tmp_path: Path) -> None:
     assert download.value.suggested_filename == "plan.json"
     download.value.save_as(tmp_path / "plan.json")
     loaded = dither.Plan.from_json((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    expect(page.locator("#said")).to_contain_text(
+        f"ε = {rounded(loaded.bound.epsilon, 4)}, fingerprint {loaded.fingerprint[:16]}."
+    )
     page.click("#copy-python")
     expect(page.locator("#said")).to_have_text("Copied.")
     text = page.evaluate("navigator.clipboard.readText()")
@@ -126,6 +140,71 @@ def test_the_saved_plan_loads_in_python(page: Page, tmp_path: Path) -> None:
     page.click("#copy-command")
     expect(page.locator("#code")).to_contain_text("dither plan")
     assert "--noise matched" in page.evaluate("navigator.clipboard.readText()")
+
+
+def test_what_moves_while_it_is_saved_is_not_saved(page: Page) -> None:
+    held: list[tuple[Route, APIResponse]] = []
+    downloads: list[Download] = []
+    page.on("download", lambda download: downloads.append(download))
+
+    def hold(route: Route) -> None:
+        if '"part":"json"' in (route.request.post_data or ""):
+            held.append((route, route.fetch()))
+        else:
+            route.continue_()
+
+    page.route("**/api/exact", hold)
+    page.click("#save")
+    eventually(lambda: bool(held), pause=lambda: page.wait_for_timeout(10))
+    [(route, answer)] = held
+    assert answer.status == 200
+    page.locator("#field-epsilon").fill("2")
+    expect(page.locator("#code")).to_contain_text("epsilon=2")
+    route.fulfill(response=answer)
+    expect(page.locator("#said")).to_contain_text("Not saved: something changed meanwhile")
+    rests(page)
+    assert downloads == []
+    expect(page.locator("#save")).to_be_enabled()
+
+
+def test_what_the_server_has_not_confirmed_cannot_be_taken(page: Page) -> None:
+    expect(page.locator("#code")).to_contain_text("epsilon=1")
+    page.route("**/api/preview", lambda route: route.abort())
+    page.locator("#field-epsilon").fill("3")
+    expect(page.locator("#status")).to_contain_text("The server does not answer")
+    nothing_to_take(page)
+    page.unroute_all()
+    page.locator("#field-epsilon").fill("4")
+    expect(page.locator("#code")).to_contain_text("epsilon=4")
+    for button in BUTTONS:
+        expect(page.locator(button)).to_be_enabled()
+
+
+def test_an_exact_plan_that_fails_is_told(page: Page) -> None:
+    text = "dither explore: the exact plan was not made: its process ended with code -9"
+    page.route("**/api/exact", lambda route: route.fulfill(status=500, body=text))
+    page.locator("#field-epsilon").fill("5")
+    expect(page.locator("#status")).to_have_text(text)
+    page.click("#save")
+    expect(page.locator("#said")).to_have_text(f"Not saved: {text}")
+
+
+def test_a_narrow_page_keeps_a_chart_beside_its_sliders(page: Page) -> None:
+    small = page.locator("#chart-small")
+    expect(small).to_be_hidden()
+    page.set_viewport_size({"width": 400, "height": 800})
+    curve = page.locator("#chart-small polyline.optimal")
+    before = curve.get_attribute("points") or ""
+    slider = page.locator("[data-slider=epochs]")
+    slider.evaluate("node => node.scrollIntoView({block: 'start'})")
+    slider.press("PageUp")
+    expect(curve).not_to_have_attribute("points", before)
+    chart, handle = small.bounding_box(), slider.bounding_box()
+    assert chart is not None
+    assert handle is not None
+    assert 0 <= chart["y"] < chart["y"] + chart["height"] <= handle["y"] < 800
+    page.locator("#prices").scroll_into_view_if_needed()
+    expect(small).not_to_be_in_viewport()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -50,7 +50,7 @@ def test_a_preview_looks_like_the_exact_plan(
 
 def test_a_preview_is_many_times_faster_than_an_exact_plan() -> None:
     given = settings.read(
-        texts(batch_size="256", epochs="20", schedule="inverse-sqrt", noise="matched")
+        texts(batch_size="256", epochs="20", schedule="inverse-sqrt", noise="optimal")
     )
     curves.preview(given)  # what is loaded on first use
 

@@ -1,11 +1,7 @@
 import contextlib
 import http.client
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,11 +9,11 @@ from typing import Any
 
 import pytest
 from tests.cli.refusals import complaint
-from tests.explorer.fields import texts
+from tests.explorer.fields import eventually, texts
 
 import dither
-from dither.explorer import Explorer
-from dither.explorer.background import Background, SupersededError
+from dither.explorer import Explorer, server
+from dither.types import rounded
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +31,8 @@ def ask(
     with contextlib.closing(
         http.client.HTTPConnection("127.0.0.1", explorer.port, timeout=60)
     ) as line:
-        line.request(method, path, None if body is None else json.dumps(body), given)
+        text = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        line.request(method, path, text, given)
         answer = line.getresponse()
         return answer.status, answer.read().decode(), answer.headers
 
@@ -45,8 +42,9 @@ def message(**more: Any) -> dict[str, Any]:
 
 
 def test_the_page_and_its_files(explorer: Explorer) -> None:
-    for path in (f"/?token={explorer.token}", "/app.js", "/charts.js", "/style.css", "/icon.svg"):
-        status, text, headers = ask(explorer, "GET", path)
+    own = ("/app.js", "/charts.js", "/fields.js", "/style.css", "/icon.svg")
+    for path in (f"/?token={explorer.token}", *own):
+        status, text, headers = ask(explorer, "GET", path, X_Dither_Token="")
         assert status == 200
         assert text
         assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -94,6 +92,35 @@ def test_the_page_itself_needs_the_token(explorer: Explorer) -> None:
         assert "the whole address" in text
 
 
+@pytest.mark.parametrize(
+    ("path", "without", "with_token"),
+    [
+        ("/%ffapi/{}", 400, 400),
+        ("/api/{}%ff", 400, 400),
+        ("/api%c3%a9/{}", 400, 400),
+        ("/%00api/{}", 400, 400),
+        ("/api/{}%0a", 400, 400),
+        ("/api/{}/", 403, 404),
+        ("/api//{}", 403, 404),
+        ("/API/{}", 403, 404),
+        ("/./api/{}", 403, 404),
+        ("/app.js/../api/{}", 403, 404),
+        ("/app.js/", 403, 404),
+        ("/APP.JS", 403, 404),
+        ("//api/{}", 403, 200),
+        ("/%61pi/{}", 403, 200),
+    ],
+)
+def test_no_spelling_of_a_path_goes_past_the_token(
+    explorer: Explorer, path: str, without: int, with_token: int
+) -> None:
+    form, preview = path.format("form"), path.format("preview")
+    for token in ("", "guess"):
+        assert ask(explorer, "GET", form, X_Dither_Token=token)[0] == without
+        assert ask(explorer, "POST", preview, message(), X_Dither_Token=token)[0] == without
+    assert ask(explorer, "GET", form)[0] == with_token
+
+
 def test_it_listens_on_loopback_only(explorer: Explorer) -> None:
     assert explorer._server.server_address[0] == "127.0.0.1"
 
@@ -123,6 +150,11 @@ def test_bad_values_come_back_with_their_fields(explorer: Explorer) -> None:
         (message(page="x" * 65), 400),
         (message(number="1"), 400),
         (message(more="x" * 10_000), 413),
+        (b"", 413),
+        (b"{", 400),
+        (b"[" * 4000, 400),
+        (b'{"settings":' * 600 + b"1" + b"}" * 600, 400),
+        (b"9" * 5000, 400),
     ],
 )
 def test_odd_bodies_are_refused(explorer: Explorer, body: object, status: int) -> None:
@@ -140,9 +172,49 @@ def test_other_kinds_and_parts_are_refused(explorer: Explorer) -> None:
     assert ask(explorer, "GET", "/api/preview")[0] == 405
 
 
+def test_a_worker_that_crashes_is_told(explorer: Explorer) -> None:
+    slow = message(settings=texts(batch_size="64", epochs="50"), noise="matched", part="plan")
+    found: list[tuple[int, str, http.client.HTTPMessage]] = []
+    thread = threading.Thread(
+        target=lambda: found.append(ask(explorer, "POST", "/api/exact", slow))
+    )
+    thread.start()
+    background = explorer._background
+    eventually(lambda: background._working_for is not None)
+    assert background._process is not None
+    background._process.kill()
+    thread.join()
+    [(status, text, _)] = found
+    assert status == 500
+    assert "the exact plan was not made: its process ended with code -9" in text
+
+
+def test_silent_connections_are_few_and_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server._Handler, "timeout", 0.5)
+    with Explorer() as serving, contextlib.ExitStack() as open_ones:
+        before = threading.active_count()
+        for _ in range(80):
+            line = open_ones.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
+            with contextlib.suppress(ConnectionError):
+                line.sendall(b"GET /app.js HTTP/1.1\r\n")
+        time.sleep(0.2)
+        assert 0 < threading.active_count() - before <= server._MOST_REQUESTS
+        eventually(lambda: threading.active_count() <= before)
+        assert ask(serving, "GET", "/app.js")[0] == 200
+        body = {"Content-Type": "application/json", "Content-Length": "9"}
+        token = {"Host": f"127.0.0.1:{serving.port}", "X-Dither-Token": serving.token}
+        head = "".join(f"{name}: {value}\r\n" for name, value in {**body, **token}.items())
+        line = open_ones.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
+        line.sendall(f"POST /api/preview HTTP/1.1\r\n{head}\r\n".encode())
+        assert b" 408 " in line.recv(100)
+    assert capfd.readouterr().err == ""
+
+
 def test_exact_parts_are_those_of_the_library(explorer: Explorer) -> None:
     def part(name: str) -> Any:
-        asked = message(number=5, noise="uniform", part=name)
+        asked = message(number=5, settings=texts(epochs="0.4"), noise="uniform", part=name)
         status, text, _ = ask(explorer, "POST", "/api/exact", asked)
         assert status == 200
         return json.loads(text)
@@ -152,16 +224,22 @@ def test_exact_parts_are_those_of_the_library(explorer: Explorer) -> None:
         delta=1e-5,
         dataset_size=60_000,
         batch_size=2_000,
-        epochs=2,
+        epochs=0.4,
         stepsizes=dither.schedules.Linear(1.0, 0.01),
         noise="uniform",
     )
     found = part("plan")
     assert found["fingerprint"] == planned.fingerprint
-    assert found["noise"][-1] == [60, pytest.approx(planned.noise_multipliers[-1], rel=1e-5)]
-    assert dither.Plan.from_json(part("json")["json"]) == planned
-    spent = part("spending")["spent"]
-    assert spent[-1] == [60, pytest.approx(planned.bound.epsilon, rel=1e-5)]
+    assert found["noise"][-1] == [12, pytest.approx(planned.noise_multipliers[-1], rel=1e-5)]
+    saved = part("json")
+    assert dither.Plan.from_json(saved["json"]) == planned
+    assert saved["fingerprint"] == planned.fingerprint
+    assert saved["epsilon"] == rounded(planned.bound.epsilon, 4)
+    for (number, shown), exact in zip(
+        part("spending")["spent"], planned.spending()[1], strict=True
+    ):
+        assert exact <= shown <= 1.001 * exact
+        assert shown == float(f"{shown:.4g}"), number  # so that the page writes what it was told
     prices = part("prices")["prices"]
     assert prices["pld"]["proven"]
     assert not prices["gdp"]["proven"]
@@ -175,49 +253,6 @@ def test_noise_that_cannot_be_had_is_told_at_a_field(explorer: Explorer) -> None
     assert status == 422
     assert json.loads(text)["field"] == "batch_size"
     assert "sample_rate must be above delta" in json.loads(text)["problem"]
-
-
-def test_the_newest_wins() -> None:
-    background = Background()
-    slow = {"settings": texts(batch_size="64", epochs="50"), "noise": "matched", "part": "plan"}
-    quick = {"settings": texts(), "noise": "uniform", "part": "plan"}
-    ended: list[type[BaseException]] = []
-
-    def ask_slowly() -> None:
-        try:
-            background.ask("page", 1, slow)
-        except SupersededError:
-            ended.append(SupersededError)
-
-    thread = threading.Thread(target=ask_slowly)
-    thread.start()
-    while background._working_for is None:
-        time.sleep(0.01)
-    found = background.ask("page", 2, quick)
-    thread.join()
-    assert ended == [SupersededError]
-    assert "fingerprint" in found
-    with pytest.raises(SupersededError):
-        background.ask("page", 1, quick)
-    background.close()
-    with pytest.raises(SupersededError):
-        background.ask("page", 3, quick)
-
-
-def test_ctrl_c_ends_it_and_frees_the_port() -> None:
-    command = [sys.executable, "-m", "dither", "explore", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().decode().strip()
-        port = int(address.split(":")[2].split("/")[0])
-        assert address.startswith(f"http://127.0.0.1:{port}/?token=")
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(timeout=30) == 130
-        assert process.stderr is not None
-        assert process.stderr.read().decode() == "dither explore: stopped\n"
-    with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        free.bind(("127.0.0.1", port))
 
 
 def test_a_port_in_use_is_one_line(explorer: Explorer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
         checked_target(target)
     found = run_report(folder)
     write_report(found, target)
+    for alarm in found.alarms:
+        sys.stderr.write(f"dither report: warning: {alarm}\n")
     alarms = len(found.alarms)
     told = "" if not alarms else f", with {alarms} warning{'s' if alarms > 1 else ''}"
     sys.stdout.write(f"The report is in {target}{told}.\n")

@@ -1,24 +1,29 @@
 """What commands read in the folder of a run."""
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dither import validate
 
 ABOUT, AUDITS = "run.json", "audit.json"
+_MOST_BYTES = 2**28
 
 
 def read_run_file(folder: Path, name: str) -> dict[str, Any]:
     """Return what a JSON file of a run says, or say in one line why it cannot be read."""
     path = folder / name
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+    if not path.is_file():  # a pipe would block
         raise validate.InvalidValueError(
             f"run_dir must be the folder of a run with its {name}, got {str(folder)!r}"
-        ) from None
-    except (UnicodeDecodeError, json.JSONDecodeError):
+        )
+    try:
+        text = path.read_text(encoding="utf-8") if path.stat().st_size <= _MOST_BYTES else ""
+        found = json.loads(text)
+    except (OSError, ValueError, RecursionError):  # also for a number too long to be read
         found = None
     if not isinstance(found, dict):
         raise validate.InvalidValueError(f"{name} must be whole, got one that is not: {path}")
@@ -29,7 +34,8 @@ def ledger_place(path: Path) -> Path:
     """Return where a ledger is; the folder of a run may say that it is elsewhere."""
     if not (path / ABOUT).is_file():
         return path
-    return Path(read_run_file(path, ABOUT).get("ledger") or path)
+    ledger = read_run_file(path, ABOUT).get("ledger") or str(path)
+    return Path(validate.instance(str, ledger=ledger))
 
 
 def audits_of(folder: Path) -> list[Any]:
@@ -45,10 +51,30 @@ def audits_of(folder: Path) -> list[Any]:
 
 
 def keep_audit(folder: Path, found: dict[str, Any]) -> None:
-    """Add an audit to those of a run: none is overwritten, least of all one that refutes."""
+    """Add an audit to those of a run: none is overwritten, least of all one that refutes.
+
+    Others who add one at the same time wait.
+    """
     from dither.ledger.entries import now
     from dither.ledger.files import write_whole
 
-    audits = [*audits_of(folder), {"time": now(), **found}]
-    kept = {"format": "dither-audits-1", "audits": audits}
-    write_whole(folder / AUDITS, json.dumps(kept, allow_nan=False).encode())
+    with _alone(folder / f"{AUDITS}.lock"):
+        audits = [*audits_of(folder), {"time": now(), **found}]
+        kept = {"format": "dither-audits-1", "audits": audits}
+        write_whole(folder / AUDITS, json.dumps(kept, allow_nan=False).encode())
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Keep other processes out, where that can be asked for; who dies lets go of the lock."""
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

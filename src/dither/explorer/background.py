@@ -18,6 +18,10 @@ class SupersededError(Exception):
     """Something newer was asked for on the same page: nobody waits for this answer."""
 
 
+class CrashedError(Exception):
+    """The worker ended by itself: this answer will not come."""
+
+
 class Background:
     """A worker process, started when it is needed and ended when what it does is stale."""
 
@@ -45,6 +49,7 @@ class Background:
 
         Raises:
             SupersededError: if the page has moved on before, or meanwhile.
+            CrashedError: if the worker has ended for another reason.
         """
         self.announce(page, number)
         with self._turn:
@@ -76,10 +81,17 @@ class Background:
             line = process.stdout.readline()
         except (BrokenPipeError, ValueError):
             line = ""
-        if not line:
-            _close(process)
+        if line:
+            return dict(json.loads(line))
+        _close(process)
+        with self._state:
+            superseded = self._process is not process
+        if superseded:
             raise SupersededError
-        return dict(json.loads(line))
+        raise CrashedError(
+            f"the exact plan was not made: its process ended with code {process.wait()}; "
+            "change a setting to try again"
+        )
 
     def _started(self) -> "subprocess.Popen[str]":
         if self._process is None or self._process.poll() is not None:

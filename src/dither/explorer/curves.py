@@ -16,6 +16,7 @@ from dither.planning.comparison import compared
 from dither.types import FloatArray, rounded
 
 _POINTS = 240
+_DIGITS = 4
 
 
 def preview(settings: Settings) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def preview(settings: Settings) -> dict[str, Any]:
         z = quick.expanded(eta.size)
         curves[name] = {
             **_noise(eta, z, quick.knots),
-            "spent": _points(
+            "spent": _spent(
                 np.concatenate([[0.0], quick.numbers]), np.concatenate([[0.0], quick.spent])
             ),
             "compared": _finite(
@@ -70,7 +71,16 @@ def exact(settings: Settings, made: Plan, uniform: Plan) -> dict[str, Any]:
 
 def spending(made: Plan) -> dict[str, Any]:
     """Return upper bounds on ε after some numbers of steps."""
-    return {"spent": _points(*made.spending())}
+    return {"spent": _spent(*made.spending())}
+
+
+def saved(made: Plan) -> dict[str, Any]:
+    """Return a plan to save, with what tells it from others."""
+    return {
+        "json": made.to_json(),
+        "epsilon": rounded(made.bound.epsilon, _DIGITS),
+        "fingerprint": made.fingerprint,
+    }
 
 
 def costs(made: Plan) -> dict[str, Any]:
@@ -111,6 +121,14 @@ def _noise(eta: FloatArray, z: FloatArray, at: np.ndarray) -> dict[str, Any]:
 def _points(t: np.ndarray, values: FloatArray) -> list[list[float]]:
     """Return pairs in six digits, which is more than a screen has."""
     return [[int(number), float(f"{value:.6g}")] for number, value in zip(t, values, strict=True)]
+
+
+def _spent(t: np.ndarray, epsilons: FloatArray) -> list[list[float]]:
+    """Return pairs with ε rounded up, in as many digits as the page writes it."""
+    return [
+        [int(number), float(rounded(value, _DIGITS))]
+        for number, value in zip(t, epsilons, strict=True)
+    ]
 
 
 def _finite(values: dict[str, float]) -> dict[str, float | None]:

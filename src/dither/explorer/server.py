@@ -1,12 +1,13 @@
 """The page's server: bound to the loopback interface, for one person on this machine.
 
 Who is let in: requests to this host and port by name (another name that points here is refused),
-from this page or typed by hand (another site's page is refused), and for whatever computes only
-with the token that the printed address has. Nothing is written to disk.
+from this page or typed by hand (another site's page is refused), and, but for the page's own
+scripts and style, only with the token that the printed address has. Nothing is written to disk.
 """
 
 import json
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -21,14 +22,17 @@ import bottle
 
 from dither import validate
 from dither.explorer import curves, settings
-from dither.explorer.background import PARTS, Background, SupersededError
+from dither.explorer.background import PARTS, Background, CrashedError, SupersededError
 from dither.planning.comparison import NOISES
 
 HOST = "127.0.0.1"
 _MOST_BYTES = 8192
+_MOST_REQUESTS = 32
+_SECONDS_OF_SILENCE = 5.0
 _FILES = {
     "/app.js": "text/javascript; charset=utf-8",
     "/charts.js": "text/javascript; charset=utf-8",
+    "/fields.js": "text/javascript; charset=utf-8",
     "/style.css": "text/css; charset=utf-8",
     "/icon.svg": "image/svg+xml",
 }
@@ -107,11 +111,13 @@ class Explorer:
         def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Callable[..., object]:
             return start_response(status, [*headers, *_HEADERS], *rest)
 
-        problem = self._refusal(environ)
+        plain = _is_plain(environ.get("PATH_INFO", ""))
+        problem = self._refusal(environ) if plain else "the path must be of printable ASCII"
         if problem is None:
             answer: Iterable[bytes] = self._app(environ, start)
             return answer
-        start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        status = "403 Forbidden" if plain else "400 Bad Request"
+        start(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [f"dither explore: {problem}\n".encode()]
 
     def _refusal(self, environ: WSGIEnvironment) -> str | None:
@@ -123,12 +129,12 @@ class Explorer:
         if environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("same-origin", "none"):
             return "requests from other sites are refused"
         path = environ.get("PATH_INFO", "")
-        if path.startswith("/api/"):
-            given = environ.get("HTTP_X_DITHER_TOKEN", "")
-        elif path == "/":
+        if path in _FILES:
+            return None
+        if path == "/":
             given = dict(parse_qsl(environ.get("QUERY_STRING", ""))).get("token", "")
         else:
-            return None
+            given = environ.get("HTTP_X_DITHER_TOKEN", "")
         if not secrets.compare_digest(given.encode(), self.token.encode()):
             return "open the whole address that dither explore has printed, with its token"
         return None
@@ -164,19 +170,29 @@ class Explorer:
             return _json({"errors": problem.problems}, 422)
         except SupersededError:
             return _json({"superseded": True}, 409)
+        except CrashedError as problem:
+            raise bottle.HTTPError(500, str(problem)) from None
         return _json(found, 422 if "problem" in found else 200)
+
+
+def _is_plain(path: str) -> bool:
+    """Return whether a path means to the routes what it says: other bytes they would leave out."""
+    return path.isascii() and path.isprintable()
 
 
 def _body() -> dict[str, Any]:
     request = bottle.request
     if request.get_header("Content-Type", "").partition(";")[0] != "application/json":
         bottle.abort(415, "the body must be application/json")
-    if not 0 < request.content_length <= _MOST_BYTES:
+    length = request.environ.get("CONTENT_LENGTH", "")
+    if not length.isdecimal() or not 0 < int(length) <= _MOST_BYTES:
         bottle.abort(413, f"the body must have from 1 to {_MOST_BYTES} bytes")
     try:
-        found = json.loads(request.environ["wsgi.input"].read(request.content_length))
-    except ValueError:
-        bottle.abort(400, "the body must be JSON")
+        found = json.loads(request.environ["wsgi.input"].read(int(length)))
+    except TimeoutError:
+        bottle.abort(408, f"the body must follow within {_SECONDS_OF_SILENCE:g} seconds")
+    except (ValueError, RecursionError):
+        bottle.abort(400, "the body must be JSON, nested a few levels at most")
     if not isinstance(found, dict):
         bottle.abort(400, "the body must be a JSON object")
     return dict(found)
@@ -209,11 +225,35 @@ def _error(problem: bottle.HTTPError) -> str:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request, up to a number of them: more are hung up on."""
+
     daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._room = threading.BoundedSemaphore(_MOST_REQUESTS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of those who hang up or fall silent."""
+        if not isinstance(sys.exception(), (TimeoutError, ConnectionError)):
+            super().handle_error(request, client_address)
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 30
+    timeout = _SECONDS_OF_SILENCE
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
         """Say nothing: the terminal is for the address."""

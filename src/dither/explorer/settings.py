@@ -165,6 +165,8 @@ def read(given: object) -> Settings:
     """
     if not isinstance(given, dict) or {*given} != {*DEFAULTS}:
         raise FieldsError({"": f"fields must be {', '.join(DEFAULTS)}"})
+    if not _is_texts({**given, "parameters": ""}) or not _is_texts(given["parameters"]):
+        raise FieldsError({"": "fields must be texts, and parameters texts by name"})
     problems: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, check in _NUMBERS.items():
@@ -197,20 +199,22 @@ def field_of(message: str) -> str:
     return name if name in DEFAULTS else ""
 
 
-def number(text: object) -> object:
+def number(text: str) -> object:
     """Return the number that a text stands for, a whole one as an int, else the text itself."""
-    if not isinstance(text, str):
-        return text
     try:
         return int(text) if text.strip().lstrip("+-").isdecimal() else float(text)
     except ValueError:
         return text.strip()
 
 
+def _is_texts(given: object) -> bool:
+    return isinstance(given, dict) and all(isinstance(text, str) for text in given.values())
+
+
 def _schedule(problems: dict[str, str], given: dict[str, Any]) -> ClosedForm | None:
     kind, parameters = schedules.NAMES[given["schedule"]], given["parameters"]
     known = [field.name for field in fields(kind)]
-    if not isinstance(parameters, dict) or {*parameters} != {*known}:
+    if {*parameters} != {*known}:
         raise validate.InvalidValueError(
             f"schedule {given['schedule']} needs {', '.join(known)}, got {parameters!r}"
         )

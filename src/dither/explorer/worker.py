@@ -5,8 +5,11 @@ the preview does not wait for it.
 """
 
 import json
+import os
+import queue
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, TextIO
 
@@ -32,7 +35,7 @@ _PARTS: dict[str, Callable[[Settings, Plan], dict[str, Any]]] = {
     "plan": lambda settings, made: curves.exact(settings, made, _made(settings, "uniform")),
     "spending": lambda _, made: curves.spending(made),
     "prices": lambda _, made: curves.costs(made),
-    "json": lambda _, made: {"json": made.to_json()},
+    "json": lambda _, made: curves.saved(made),
 }
 
 
@@ -47,12 +50,29 @@ def _planned(arguments: tuple[tuple[str, Any], ...]) -> Plan:
     return made
 
 
-def run(requests: TextIO, answers: TextIO) -> None:
+def run(requests: Iterable[str], answers: TextIO) -> None:
     """Answer until there is nothing more to read."""
     for line in requests:
         answers.write(json.dumps(answer(json.loads(line)), allow_nan=False) + "\n")
         answers.flush()
 
 
+def _while_someone_asks(requests: TextIO) -> Iterator[str]:
+    """Yield the lines; end the process, whatever it is computing, when no more can come.
+
+    The pipe is closed when the server is gone, however it went.
+    """
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def watch() -> None:
+        for line in requests:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    while True:
+        yield lines.get()
+
+
 if __name__ == "__main__":
-    run(sys.stdin, sys.stdout)
+    run(_while_someone_asks(sys.stdin), sys.stdout)

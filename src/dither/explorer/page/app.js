@@ -1,26 +1,11 @@
-// The page's one program: fields in, curves out. While something moves it shows a preview; when it
-// rests, the exact plan replaces it part by part.
+// Fields in, curves out. While something moves the page shows a preview; when it rests, the exact
+// plan replaces it part by part. What can be taken away is what the server has confirmed.
 
 import { Chart, shown, svg } from "./charts.js";
+import { addFields, element, fields, make, remember, settings, showProblems } from "./fields.js";
 
 const NOISES = ["uniform", "matched", "optimal"];
 const REST = 350;
-const RANGES = {
-  epsilon: { low: 0.1, high: 10, label: "budget ε", unit: "nats", group: "budget" },
-  delta: { low: 1e-10, high: 1e-2, label: "δ", unit: "probability", group: "budget" },
-  dataset_size: { low: 1e3, high: 1e6, whole: true, label: "dataset size n", unit: "records", group: "data" },
-  batch_size: { low: 16, high: 8192, whole: true, label: "batch size m", unit: "records", group: "data" },
-  clip_norm: { low: 0.01, high: 100, label: "clip norm C", unit: "gradient", group: "data" },
-  epochs: { low: 1, high: 100, label: "epochs", unit: "passes", group: "steps" },
-  dimension: { low: 10, high: 1e9, whole: true, label: "dimension d", unit: "parameters", group: "problem" },
-  smoothness: { low: 0.01, high: 100, label: "smoothness L", unit: "1/length²", group: "problem" },
-  initial_gap: { low: 0.01, high: 100, label: "initial gap", unit: "loss", group: "problem" },
-};
-const CHOICES = {
-  schedule: { label: "step sizes", group: "steps" },
-  noise: { label: "noise to save", group: "shape" },
-  sampling: { label: "sampling", group: "shape" },
-};
 const COMPARED = {
   first_noise_multiplier: "noise multiplier z, first step",
   last_noise_multiplier: "noise multiplier z, last step",
@@ -34,137 +19,41 @@ const ACCOUNTANTS = {
   theorem: "the paper’s theorem", advanced: "the paper’s lemmas",
 };
 
-const element = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.search).get("token") ?? "";
 const page = crypto.randomUUID();
-const fields = new Map();
-let form = null;
 let number = 0;
+let confirmed = null;
 let exact = {};
 let latest = null;
+let code = "python";
+let saving = false;
 let moving = false;
 let waiting = false;
 let timer = 0;
 
-const charts = {
-  noise: new Chart(element("chart-noise"), {
-    title: "Noise", axis: "noise multiplier z (clip norms)", spoken: "Noise multiplier over the steps", logarithmic: true }),
-  reaching: new Chart(element("chart-reaching"), {
-    title: "Noise that reaches the parameters", axis: "η·z (clip norms)", spoken: "Step size times noise over the steps", logarithmic: true }),
-  spent: new Chart(element("chart-spent"), {
-    title: "Privacy spent", axis: "ε after t steps (nats)", spoken: "ε over the steps", logarithmic: false }),
-};
-
-function make(tag, properties = {}, ...children) {
-  const node = Object.assign(document.createElement(tag), properties);
-  node.append(...children);
-  return node;
-}
+const NOISE = { title: "Noise", axis: "noise multiplier z (clip norms)", spoken: "Noise multiplier over the steps", logarithmic: true };
+const charts = [
+  ["noise", new Chart(element("chart-noise"), NOISE)],
+  ["noise", new Chart(element("chart-small"), { ...NOISE, axis: "z", height: 130 })],
+  ["reaching", new Chart(element("chart-reaching"), {
+    title: "Noise that reaches the parameters", axis: "η·z (clip norms)", spoken: "Step size times noise over the steps", logarithmic: true })],
+  ["spent", new Chart(element("chart-spent"), {
+    title: "Privacy spent", axis: "ε after t steps (nats)", spoken: "ε over the steps", logarithmic: false })],
+];
 
 async function call(path, body) {
-  const answer = await fetch(path, {
-    method: body ? "POST" : "GET",
-    headers: { "X-Dither-Token": token, ...(body && { "Content-Type": "application/json" }) },
-    ...(body && { body: JSON.stringify(body) }),
-  });
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method: body ? "POST" : "GET",
+      headers: { "X-Dither-Token": token, ...(body && { "Content-Type": "application/json" }) },
+      ...(body && { body: JSON.stringify(body) }),
+    });
+  } catch {
+    throw new Error("The server does not answer. Is dither explore still running?");
+  }
   if (![200, 409, 422].includes(answer.status)) throw new Error((await answer.text()).trim());
   return answer.json();
-}
-
-// Fields
-
-function toSlider({ low, high }, value) {
-  return (1000 * Math.log(value / low)) / Math.log(high / low);
-}
-
-function fromSlider({ low, high, whole }, at) {
-  const value = low * (high / low) ** (at / 1000);
-  const short = Number(value.toPrecision(3));
-  return whole ? String(Math.max(1, Math.round(short))) : String(short).replace("e+", "e");
-}
-
-function field(name, label, unit, control, parent) {
-  const id = `field-${name}`;
-  const problem = make("p", { className: "problem", id: `${id}-problem`, hidden: true });
-  control.id = id;
-  control.setAttribute("aria-describedby", problem.id);
-  const caption = make("label", { htmlFor: id }, label);
-  if (unit) caption.append(make("small", {}, unit));
-  const box = make("div", { className: "field" }, make("div", { className: "row" }, caption, control));
-  parent.append(box);
-  fields.set(name, { control, problem, box });
-  return { box, problem };
-}
-
-function addNumber(name, range) {
-  const input = make("input", { type: "text", inputMode: "decimal", spellcheck: false, value: form.defaults[name] });
-  const { box, problem } = field(name, range.label, range.unit, input, element(range.group));
-  const slider = make("input", { type: "range", min: 0, max: 1000, step: 1 });
-  slider.setAttribute("aria-label", `${range.label}, slider`);
-  slider.dataset.slider = name;
-  const follow = () => {
-    const value = Number(input.value);
-    if (value > 0) slider.value = toSlider(range, value);
-    slider.setAttribute("aria-valuetext", input.value);
-  };
-  slider.addEventListener("input", () => { input.value = fromSlider(range, Number(slider.value)); follow(); changed(); });
-  input.addEventListener("input", () => { follow(); changed(); });
-  box.append(slider, problem);
-  fields.get(name).follow = follow;
-  follow();
-}
-
-function addChoice(name, { label, group }) {
-  const select = make("select", {}, ...form.choices[name].map((value) => make("option", { value }, value)));
-  select.value = form.defaults[name];
-  const { box, problem } = field(name, label, "", select, element(group));
-  box.append(problem);
-  select.addEventListener("change", () => {
-    if (name === "schedule") addParameters(form.parameters[select.value]);
-    if (name === "noise") render();
-    changed();
-  });
-}
-
-function addParameters(values) {
-  for (const name of [...fields.keys()].filter((key) => key.startsWith("parameters."))) {
-    fields.get(name).box.remove();
-    fields.delete(name);
-  }
-  for (const [name, value] of Object.entries(values)) {
-    const input = make("input", { type: "text", inputMode: "decimal", spellcheck: false, value });
-    const { box, problem } = field(`parameters.${name}`, name, "", input, element("steps"));
-    box.append(problem);
-    input.addEventListener("input", changed);
-  }
-}
-
-function settings() {
-  const given = { parameters: {} };
-  for (const [name, { control }] of fields) {
-    if (name.startsWith("parameters.")) given.parameters[name.slice(11)] = control.value;
-    else given[name] = control.value;
-  }
-  return given;
-}
-
-function showProblems(problems) {
-  for (const [name, { control, problem }] of fields) {
-    const message = problems[name] ?? "";
-    if (problem.textContent !== message) problem.textContent = message;
-    problem.hidden = !message;
-    control.setAttribute("aria-invalid", message ? "true" : "false");
-  }
-  const rest = Object.entries(problems).filter(([name]) => !fields.has(name)).map(([, message]) => message);
-  element("general").textContent = rest.join(" ");
-  element("general").hidden = !rest.length;
-  const wrong = Object.keys(problems).length > 0;
-  for (const id of ["copy-python", "copy-command", "save"]) element(id).disabled = wrong;
-  for (const part of document.querySelectorAll(".charts, .facts, #compared, #prices, #code")) {
-    part.classList.toggle("stale", wrong);
-  }
-  if (wrong) say("wrong", "Some value is not allowed");
-  return wrong;
 }
 
 function say(state, text) {
@@ -180,6 +69,7 @@ function changed() {
   exact = {};
   element("said").textContent = "";
   say("preview", "Preview");
+  offer();
   remember();
   clearTimeout(timer);
   timer = setTimeout(refine, REST);
@@ -195,14 +85,14 @@ async function preview() {
     try {
       const found = await call("/api/preview", { page, number: mine, settings: settings() });
       if (found.errors) {
-        if (mine === number) showProblems(found.errors);
+        if (mine === number) refused(found.errors);
       } else {
-        if (mine === number) showProblems({});
         latest = found;
+        if (mine === number) accepted();
         render();
       }
     } catch (problem) {
-      say("wrong", `The server does not answer: ${problem.message}`);
+      if (mine === number) failed(problem.message);
     }
   } while (waiting);
   moving = false;
@@ -211,7 +101,7 @@ async function preview() {
 async function refine() {
   const mine = number;
   if (moving) { timer = setTimeout(refine, 60); return; }
-  if (element("status").dataset.state === "wrong") return;
+  if (confirmed !== number) return;
   const given = settings();
   const order = [given.noise, ...NOISES.filter((name) => name !== given.noise)];
   const parts = ["plan", "prices", "spending"].flatMap((part) => order.map((noise) => [part, noise]));
@@ -223,17 +113,40 @@ async function refine() {
     try {
       answer = await call("/api/exact", { page, number: mine, settings: given, noise, part });
     } catch (problem) {
-      if (mine === number) say("wrong", `The server does not answer: ${problem.message}`);
+      if (mine === number) say("wrong", problem.message);
       return;
     }
-    if (mine !== number || answer.superseded) return;
-    if (answer.errors) { showProblems(answer.errors); return; }
-    if (answer.problem && noise === given.noise) { showProblems({ [answer.field]: answer.problem }); return; }
+    if (mine !== number) return;
+    if (answer.superseded) { say("wrong", "The exact plan was not made: the server is ending."); return; }
+    if (answer.errors) { refused(answer.errors); return; }
+    if (answer.problem && noise === given.noise) { refused({ [answer.field]: answer.problem }); return; }
     Object.assign(found[noise], answer);
     exact = found;
     render();
   }
   say("exact", "Exact");
+}
+
+function accepted() {
+  confirmed = number;
+  showProblems({});
+  fade(false);
+}
+
+function refused(problems) {
+  showProblems(problems);
+  failed("Some value is not allowed");
+}
+
+function failed(message) {
+  confirmed = null;
+  say("wrong", message);
+  fade(true);
+  offer();
+}
+
+function fade(stale) {
+  for (const part of document.querySelectorAll("figure, .facts, #compared, #prices")) part.classList.toggle("stale", stale);
 }
 
 // What is shown
@@ -257,12 +170,12 @@ function render() {
   if (!latest) return;
   const chosen = fields.get("noise").control.value;
   const target = Number(fields.get("epsilon").control.value);
-  for (const [part, chart] of Object.entries(charts)) {
+  for (const [part, chart] of charts) {
     chart.show(curvesOf(part), { state: have(part) ? "exact" : "preview", chosen, ...(part === "spent" && target > 0 && { target }) });
   }
   renderCompared(chosen);
   renderPrices(chosen);
-  element("code").textContent = latest.python;
+  offer();
   element("statement").textContent = exact[chosen]?.statement
     ? `${chosen}: ${exact[chosen].statement}. Fingerprint ${exact[chosen].fingerprint.slice(0, 16)}.` : "";
   const notes = NOISES.filter((name) => exact[name]?.problem).map((name) => `${name}: ${exact[name].problem}`);
@@ -318,92 +231,81 @@ function renderPrices(chosen) {
 
 // Taking it away
 
-async function copy(kind) {
-  const text = latest[kind];
-  element("code").textContent = text;
-  try {
-    await navigator.clipboard.writeText(text);
-    element("said").textContent = "Copied.";
-  } catch {
-    getSelection().selectAllChildren(element("code"));
-    element("said").textContent = "Selected below: copy it by hand.";
-  }
+function offer() {
+  const ready = confirmed === number;
+  for (const id of ["copy-python", "copy-command", "save"]) element(id).disabled = !ready || saving;
+  const text = ready ? latest[code] : "";
+  if (element("code").textContent !== text) element("code").textContent = text;
 }
 
-async function freshCode(kind) {
-  while (moving) await new Promise((resolve) => setTimeout(resolve, 30));
-  if (!element("save").disabled) await copy(kind);
+async function copy(kind) {
+  const mine = number;
+  code = kind;
+  offer();
+  let said = "Copied.";
+  try {
+    await navigator.clipboard.writeText(latest[kind]);
+  } catch {
+    said = "Selected below: copy it by hand.";
+  }
+  if (mine !== number) return;
+  if (said !== "Copied.") getSelection().selectAllChildren(element("code"));
+  element("said").textContent = said;
 }
 
 async function save() {
+  const mine = number;
   const given = settings();
   element("said").textContent = "Planning …";
-  element("save").disabled = true;
+  saving = true;
+  offer();
   try {
-    const found = await call("/api/exact", { page, number, settings: given, noise: given.noise, part: "json" });
-    if (found.superseded) { element("said").textContent = "Something changed meanwhile; save again."; return; }
-    if (found.errors || found.problem) {
+    const found = await call("/api/exact", { page, number: mine, settings: given, noise: given.noise, part: "json" });
+    if (mine !== number || found.superseded) {
+      element("said").textContent = "Not saved: something changed meanwhile. Save again.";
+    } else if (found.json) {
+      download(found.json);
+      element("said").textContent =
+        `Saved as plan.json: ε = ${found.epsilon}, fingerprint ${found.fingerprint.slice(0, 16)}. dither.Plan.from_json reads it.`;
+    } else {
       element("said").textContent = "";
-      showProblems(found.errors ?? { [found.field]: found.problem });
-      return;
+      refused(found.errors ?? { [found.field]: found.problem });
     }
-    const link = make("a", { href: URL.createObjectURL(new Blob([found.json], { type: "application/json" })), download: "plan.json" });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-    element("said").textContent = "Saved as plan.json: dither.Plan.from_json reads it.";
   } catch (problem) {
     element("said").textContent = `Not saved: ${problem.message}`;
   } finally {
-    element("save").disabled = [...fields.values()].some(({ problem }) => !problem.hidden);
+    saving = false;
+    offer();
   }
 }
 
-// The settings live in the address, so that a reload keeps them.
-
-function remember() {
-  const { parameters, ...rest } = settings();
-  const flat = { ...rest, ...Object.fromEntries(Object.entries(parameters).map(([key, value]) => [`parameters.${key}`, value])) };
-  history.replaceState(null, "", `#${new URLSearchParams(flat)}`);
+function download(text) {
+  const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: "plan.json" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-function recall() {
-  const said = new URLSearchParams(location.hash.slice(1));
-  const schedule = said.get("schedule");
-  if (form.choices.schedule.includes(schedule)) {
-    fields.get("schedule").control.value = schedule;
-    addParameters(form.parameters[schedule]);
+function addLegends() {
+  for (const legend of document.querySelectorAll(".legend")) {
+    legend.replaceChildren(...NOISES.map((name) => {
+      const sample = svg("svg", { viewBox: "0 0 44 10", "aria-hidden": "true" });
+      sample.append(svg("line", { class: `curve ${name}`, x1: 0, x2: 44, y1: 5, y2: 5 }));
+      return make("li", {}, sample, name);
+    }));
   }
-  for (const [name, { control, follow }] of fields) {
-    if (said.has(name) && (control.tagName !== "SELECT" || form.choices[name].includes(said.get(name)))) {
-      control.value = said.get(name);
-      follow?.();
-    }
-  }
-}
-
-function addLegend() {
-  element("legend").replaceChildren(...NOISES.map((name) => {
-    const sample = svg("svg", { viewBox: "0 0 44 10", "aria-hidden": "true" });
-    sample.append(svg("line", { class: `curve ${name}`, x1: 0, x2: 44, y1: 5, y2: 5 }));
-    return make("li", {}, sample, `${name} noise`);
-  }));
 }
 
 async function start() {
-  addLegend();
+  addLegends();
   try {
-    form = await call("/api/form");
+    addFields(await call("/api/form"), changed);
   } catch (problem) {
     say("wrong", problem.message);
     return;
   }
-  for (const [name, range] of Object.entries(RANGES)) addNumber(name, range);
-  for (const [name, choice] of Object.entries(CHOICES)) addChoice(name, choice);
-  addParameters(form.parameters[form.defaults.schedule]);
-  recall();
   element("controls").addEventListener("submit", (event) => event.preventDefault());
-  element("copy-python").addEventListener("click", () => freshCode("python"));
-  element("copy-command").addEventListener("click", () => freshCode("command"));
+  element("copy-python").addEventListener("click", () => copy("python"));
+  element("copy-command").addEventListener("click", () => copy("command"));
   element("save").addEventListener("click", save);
   changed();
 }

@@ -1,7 +1,6 @@
 // Charts as plain SVG: named axes with units, and lines that differ in colour and in style.
 
 const SVG = "http://www.w3.org/2000/svg";
-const HEIGHT = 250;
 
 export function svg(name, attributes = {}, text = null) {
   const node = document.createElementNS(SVG, name);
@@ -33,11 +32,11 @@ function linearTicks(low, high, about) {
   return ticks;
 }
 
-function logTicks(low, high) {
+function logTicks(low, high, about) {
   const decades = Math.log10(high / low);
-  if (decades < 0.8) return linearTicks(low, high, 5);
-  const every = Math.max(1, Math.ceil(decades / 6));
-  const marks = decades <= 2 ? [1, 2, 5] : decades <= 3.2 ? [1, 3] : [1];
+  if (decades < 0.8) return linearTicks(low, high, about);
+  const every = Math.max(1, Math.ceil(decades / (about + 1)));
+  const marks = decades <= 0.4 * about ? [1, 2, 5] : decades <= 0.64 * about ? [1, 3] : [1];
   const ticks = [];
   for (let k = Math.floor(Math.log10(low)); k <= Math.ceil(Math.log10(high)); k += 1) {
     if (k % every) continue;
@@ -57,15 +56,15 @@ function limits(curves, logarithmic, target) {
 }
 
 export class Chart {
-  constructor(figure, { title, axis, spoken, logarithmic }) {
-    Object.assign(this, { title, axis, spoken, logarithmic });
+  constructor(figure, { title, axis, spoken, logarithmic, height = 250 }) {
+    Object.assign(this, { title, axis, spoken, logarithmic, height });
     const caption = document.createElement("figcaption");
     caption.append(title);
     this.badge = document.createElement("span");
     this.badge.className = "badge";
     caption.append(this.badge);
-    this.image = svg("svg", { role: "img", height: HEIGHT });
-    figure.append(caption, this.image);
+    this.image = svg("svg", { role: "img", height });
+    figure.prepend(caption, this.image);
     this.figure = figure;
     new ResizeObserver(() => this.draw()).observe(figure);
   }
@@ -85,10 +84,10 @@ export class Chart {
       return;
     }
     const [low, high] = limits(this.curves, this.logarithmic, this.target);
-    const ticks = this.logarithmic ? logTicks(low, high) : linearTicks(low, high, 5);
+    const ticks = (this.logarithmic ? logTicks : linearTicks)(low, high, this.height / 50);
     const names = ticks.map((tick) => shown(tick, 3));
     const left = 30 + 7 * Math.max(...names.map((name) => name.length));
-    const frame = { left, right: width - 14, top: 12, bottom: HEIGHT - 42 };
+    const frame = { left, right: width - 14, top: 12, bottom: this.height - 42 };
     const steps = Math.max(...Object.values(this.curves).map((points) => points.at(-1)[0]), 1);
     const first = Math.min(...Object.values(this.curves).map((points) => points[0][0]));
     const scale = this.logarithmic ? Math.log : (value) => value;
@@ -119,11 +118,11 @@ export class Chart {
       parts.push(svg("polyline", { class: `curve ${name}${chosen}`, "data-noise": name, points: points.join(" ") }));
     }
     const middle = (frame.top + frame.bottom) / 2;
-    parts.push(svg("text", { class: "axis-name", x: (frame.left + frame.right) / 2, y: HEIGHT - 5, "text-anchor": "middle" },
+    parts.push(svg("text", { class: "axis-name", x: (frame.left + frame.right) / 2, y: this.height - 5, "text-anchor": "middle" },
       "step t (number of steps)"));
     parts.push(svg("text", { class: "axis-name", x: 12, y: middle, "text-anchor": "middle", transform: `rotate(-90 12 ${middle})` },
       this.axis));
-    this.image.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    this.image.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
     this.image.replaceChildren(...parts);
   }
 

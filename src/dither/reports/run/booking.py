@@ -8,19 +8,19 @@ from typing import Any, final
 from dither import accounting
 from dither.ledger import (
     FILE,
-    DamagedLedgerError,
     EndEntry,
     Ledger,
-    LedgerWriteError,
     PlanEntry,
 )
 from dither.ledger.book import Run
 from dither.ledger.summary import summary, usual_delta
+from dither.reports.run.plain_files import BAD, is_plain
 from dither.reports.run.reading import About
 from dither.types import PrivacyBound
-from dither.validate import InvalidValueError
+from dither.validate import LARGEST, InvalidValueError
 
 _MOST_RUNS = 24
+_BESIDE = {".mark": 2**12, "-wal": 2**32, "-shm": 2**32, "-journal": 2**32}  # most bytes
 
 
 @final
@@ -47,35 +47,41 @@ class Booked:
     ended: str | None = None
 
 
-def read_ledger(
-    folder: Path, about: About | None, delta: float | None, alarms: list[str]
-) -> Booked | None:
+def read_ledger(folder: Path, about: About | None, alarms: list[str]) -> Booked | None:
     """Return what the ledger of a folder says; None, with an alarm, if it cannot be read.
 
     Args:
         folder: of the run.
         about: its run.json.
-        delta: δ of the run's claim; None is that of its plan.
         alarms: what is wrong is added to these.
     """
     elsewhere = None if about is None else about.ledger
     place = folder / FILE if elsewhere is None else Path(elsewhere)
-    if not place.is_file():
+    if not is_plain(place):
         alarms.append(f"The ledger {place.name} was not found: nothing confirms what was spent.")
         return None
     try:
+        _refuse_others_beside(place)
         ledger = Ledger(place, create=False)
-    except (DamagedLedgerError, LedgerWriteError) as problem:
-        why = str(problem).replace(str(place), place.name)
+        try:
+            return _booked(ledger, about, alarms)
+        finally:
+            ledger.close()
+    except (OSError, *BAD) as problem:
+        why = str(problem).replace(str(place), place.name)[:300]
         alarms.append(f"The ledger cannot be read, so nothing confirms what was spent: {why}.")
         return None
-    try:
-        return _booked(ledger, about, delta, alarms)
-    finally:
-        ledger.close()
 
 
-def _booked(ledger: Ledger, about: About | None, delta: float | None, alarms: list[str]) -> Booked:
+def _refuse_others_beside(place: Path) -> None:
+    """See that the files that belong to a ledger are plain and can be read in finite time."""
+    for end, most in _BESIDE.items():
+        path = place.with_name(f"{place.name}{end}")
+        if path.exists() and not (is_plain(path) and path.stat().st_size <= most):
+            raise InvalidValueError(f"{path.name} must be a plain file of at most {most:,} bytes")
+
+
+def _booked(ledger: Ledger, about: About | None, alarms: list[str]) -> Booked:
     runs = ledger.runs
     try:
         shared = usual_delta(ledger)
@@ -92,7 +98,7 @@ def _booked(ledger: Ledger, about: About | None, delta: float | None, alarms: li
         return booked
     plans = [each for each in ledger.entries if isinstance(each, PlanEntry)]
     ends = [each for each in ledger.entries if isinstance(each, EndEntry)]
-    alone, whole = _bounds(ledger, run, delta)
+    alone, whole = _bounds(ledger, run)
     return replace(
         booked,
         run=run,
@@ -106,21 +112,22 @@ def _booked(ledger: Ledger, about: About | None, delta: float | None, alarms: li
     )
 
 
-def _bounds(ledger: Ledger, run: Run, delta: float | None) -> tuple[PrivacyBound, PrivacyBound]:
-    """Return what a run has spent, and what it may cost at most."""
+def _bounds(ledger: Ledger, run: Run) -> tuple[PrivacyBound, PrivacyBound]:
+    """Return what a run has spent, and what it may cost at most, at its plan's δ."""
     entry = run.entry
-    target = delta or entry.delta
-    if math.isinf(entry.epsilon) or not 0.0 < target < 1.0:
+    if math.isinf(entry.epsilon) or entry.delta == 0.0:
         relation = "replace-one" if entry.sampling == "fixed" else "add-remove"
         nothing = PrivacyBound(
-            math.inf, target, "none", entry.sampling, relation, is_upper_bound=False
+            math.inf, entry.delta, "none", entry.sampling, relation, is_upper_bound=False
         )
         return nothing, nothing
-    alone = ledger.total_of(entry.run, delta=target)
+    if entry.epsilon > LARGEST:
+        raise InvalidValueError(f"a run's ε must be at most {LARGEST:g}, got {entry.epsilon:g}")
+    alone = ledger.total_of(entry.run, delta=entry.delta)
     if not run.is_open and run.spent:
         return alone, alone
     whole = accounting.epsilon(
-        run.promised(), sample_rate=entry.sample_rate, delta=target, sampling=entry.sampling
+        run.promised(), sample_rate=entry.sample_rate, delta=entry.delta, sampling=entry.sampling
     )
     # A filter's claim may be above what its least noise costs.
     return alone, replace(whole, epsilon=max(whole.epsilon, entry.epsilon), lower=None)

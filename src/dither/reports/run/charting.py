@@ -109,6 +109,8 @@ def _spending(files: Files, history: Sequence[Point], claim: Claim) -> Chart | N
         known = [p for p in history if p.epsilon is not None]
         x = np.array([0.0, *(p.step for p in known)])
         y = np.array([0.0, *(p.epsilon or 0.0 for p in known)])
+        if x[-1] == paid.size and claim.counted is not None:  # a file says no less than the ledger
+            y[-1] = max(y[-1], claim.counted.epsilon)
     if x.size < 2:
         return None
     budget = run.entry.epsilon
@@ -119,7 +121,7 @@ def _spending(files: Files, history: Sequence[Point], claim: Claim) -> Chart | N
     return Chart(
         "spending", "Privacy spent against the budget", _STEPS,
         f"ε spent (no unit), at δ = {rounded(bound.delta, 3)}", (_series("spent", x, y),), words,
-        limit=("budget of the plan", budget),
+        limit=("budget of the plan", budget), is_privacy=True,
     )  # fmt: skip
 
 
@@ -177,5 +179,5 @@ def _ledger(files: Files) -> Chart | None:
         "ledger", "All runs on this data", "runs (number, as registered)",
         f"ε (no unit), at δ = {delta}",
         (_series("all runs up to it", x, booked.together), _series("the run alone", x, alone)),
-        words, limit=None if cap is None else ("cap", cap["epsilon"]),
+        words, limit=None if cap is None else ("cap", cap["epsilon"]), is_privacy=True,
     )  # fmt: skip

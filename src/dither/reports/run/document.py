@@ -11,7 +11,6 @@ from dither.ledger.summary import HOW
 from dither.reports.run.in_words import in_short, not_covered, odds_in_words, odds_rows
 from dither.reports.run.odds import odds_of
 from dither.reports.run.report import Chart, Claim, RunReport
-from dither.training.statement import paragraphs
 from dither.types import rounded
 
 UNKNOWN = "not recorded"
@@ -123,7 +122,7 @@ def _statement(report: RunReport) -> Iterator[Block]:
         return
     if report.claim.verdict == "refuted":
         yield Paragraph("An audit has refuted what this run states:", "alarm")
-    for text in paragraphs(report.stated):
+    for text in report.statement:
         yield Paragraph(text, "quote")
 
 
@@ -224,11 +223,18 @@ def _audit(report: RunReport) -> Iterator[Block]:
             f"{count:,} artificial records (canaries) were offered to the data{among}. They are "
             "noise, and of nobody."
         )
-    if not report.audits:
+    if not report.has_all_audits:
+        yield Paragraph(
+            "audit.json is damaged: what an audit has found is lost, and it may have refuted this "
+            "run.",
+            "alarm",
+        )
+    if not report.audits and report.has_all_audits:
         yield Paragraph(
             "This run was not audited: dither audit --run-dir DIR attacks it, and says how large ε "
             "must be at least."
         )
+    if not report.audits:
         return
     yield Table(
         "Attacks on this run, the oldest first: a lower bound above the claim refutes it",

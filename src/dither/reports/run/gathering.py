@@ -1,15 +1,16 @@
 """From a run's folder to its report."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 from dither.ledger import FILE
 from dither.reports.run import reading
+from dither.reports.run.audits import after_audits, judged
 from dither.reports.run.booking import Booked, read_ledger
 from dither.reports.run.charting import charts_of
-from dither.reports.run.judging import Files, after_audits, claim_of, usable_plan
-from dither.reports.run.reading import About, Planned, Recorded
+from dither.reports.run.judging import Files, claim_of, fits_ledger
+from dither.reports.run.plain_files import model_hash
+from dither.reports.run.reading import Planned, Recorded
 from dither.reports.run.report import Claim, RunReport
 from dither.training.run_folder import ABOUT
 from dither.training.statement import Stated
@@ -23,8 +24,9 @@ def run_report(path: str | Path) -> RunReport:
     """Gather everything that can be said of a run from its folder.
 
     Guarantees: ε is never smaller than what the ledger counts for the run, and without a ledger
-    that has the run no ε is reported at all. What is missing, damaged or contradicts something else
-    is in ``alarms``. Nothing in the folder but the ledger's own journal is touched.
+    that has the run, or with files of another run, no ε is reported at all. What is missing,
+    damaged or contradicts something else is in ``alarms``. Nothing in the folder but the ledger's
+    own journal is touched. The files are not signed: who can write them can change the report.
 
     Args:
         path: the folder that ``dither train --run-dir`` or ``dither.train(run_dir=…)`` has made.
@@ -52,24 +54,28 @@ def run_report(path: str | Path) -> RunReport:
     about = reading.read_about(folder, alarms)
     recorded = reading.read_result(folder, alarms)
     planned = reading.read_plan(folder, alarms)
-    booked = read_ledger(folder, about, None if recorded is None else recorded.bound.delta, alarms)
-    files = Files(about, recorded, usable_plan(planned, booked, alarms), booked)
-    claim = claim_of(files, alarms)
-    return _report(folder, files, claim, alarms)
+    booked = read_ledger(folder, about, alarms)
+    if planned is None or fits_ledger(planned, booked, alarms):
+        files = Files(about, recorded, planned, booked)
+    else:
+        files = Files(about, recorded, None, booked, has_other_plan=True)
+    return _report(folder, files, claim_of(files, alarms), alarms)
 
 
 def _report(folder: Path, files: Files, claim: Claim, alarms: list[str]) -> RunReport:
     about, recorded, planned, booked = files.about, files.recorded, files.planned, files.booked
     run = None if booked is None else booked.run
-    history, audits = reading.read_history(folder, alarms), reading.read_audits(folder, alarms)
-    canaries = reading.read_canaries(folder, alarms)
-    claim = after_audits(_conditional(claim, about), audits, alarms)
+    history, canaries = reading.read_history(folder, alarms), reading.read_canaries(folder, alarms)
+    kept, is_whole = reading.read_audits(folder, alarms)
+    audits = judged(kept, claim)
+    claim = after_audits(claim, audits, alarms, is_whole=is_whole)
     if about is not None and about.is_moved and run is not None and run.is_open:
         alarms.append(
             "This folder is a copy, or was moved, and its run is open: if another copy goes on, "
             "the ledger here may not know of it."
         )
     fingerprints = () if booked is None else booked.fingerprints
+    hashed = model_hash(folder, reading.MODEL, alarms)
     return RunReport(
         name=folder.resolve().name,
         run=None if about is None else about.run,
@@ -90,23 +96,17 @@ def _report(folder: Path, files: Files, claim: Claim, alarms: list[str]) -> RunR
         history=history,
         metrics={} if recorded is None else recorded.metrics,
         iterate_metrics={} if recorded is None else recorded.iterate_metrics,
-        read_off=None if about is None else about.read_off,
+        read_off=files.read_off,
         canaries=canaries,
         audits=audits,
+        has_all_audits=is_whole,
         ledger=None if booked is None else booked.summary,
         sessions=() if about is None else about.sessions,
         registered=None if run is None else run.entry.time,
         ended=None if booked is None or run is None or run.is_open else booked.ended,
-        model_hash=reading.model_hash(folder),
+        model_hash=hashed,
         charts=charts_of(files, history, claim, audits),
     )
-
-
-def _conditional(claim: Claim, about: About | None) -> Claim:
-    """Return the claim, which rests on what was read off the private data if something was."""
-    if claim.verdict == "proven" and about is not None and about.read_off:
-        return replace(claim, verdict="conditional")
-    return claim
 
 
 def _planned_steps(planned: Planned | None, booked: Booked | None) -> int | None:

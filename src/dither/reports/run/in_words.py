@@ -6,36 +6,24 @@ from fractions import Fraction
 from typing import final
 
 from dither.reports.run.odds import Odds, odds_of, of_group, percent, times
-from dither.reports.run.report import Claim, RunReport
-from dither.training.statement import paragraphs
+from dither.reports.run.report import ACCOUNTANTS, Claim, RunReport
+from dither.training.statement import claim as claimed_in_words
 from dither.types import PrivacyBound, rounded
 
-_ACCOUNTANTS = {
-    "pld": "the privacy losses of all steps are composed numerically, and rounded up",
-    "rdp": "the Rényi divergences of all steps are added up, which gives an upper bound",
-    "filter": "a Rényi filter: noise chosen on the way is paid for as adaptive",
-    "odometer": "a Rényi odometer: it holds wherever one stops, also because of results",
-    "gdp": "the central limit theorem, an estimate and no bound",
-    "theorem": "the paper's theorem",
-    "advanced": "advanced composition",
-    "none": "nothing was counted",
-}
 _RELATIONS = {
     "add-remove": "add-remove: two datasets are neighbours if one has a single record more",
     "replace-one": "replace-one: two datasets of the same size are neighbours if a single record "
     "differs",
 }
-_MEANS = {
-    "add-remove": "Whatever is learnt from the model would have been learnt almost as probably had "
-    "that record not been in the data.",
-    "replace-one": "Whatever is learnt from the model would have been learnt almost as probably "
-    "with any other record in its place.",
+_OTHERWISE = {
+    "add-remove": "as if that record were not in the data",
+    "replace-one": "as with any other record in its place",
 }
 _PROVISOS = {
     "seeded": "Nobody, from those who know or guess the seed. From all others: ",
     "refuted": "An audit has refuted this. Claimed was: ",
     "not proven": "By an estimate, and without proof: ",
-    "conditional": "If what was read off the data is public: ",
+    "conditional": "Only if what was read off the private data is public: ",
 }
 _IS_IT = {
     "add-remove": "a given one was in the data",
@@ -65,16 +53,9 @@ def headline(report: RunReport) -> Headline:
     claim = report.claim
     bound = claim.bound
     if claim.verdict == "not confirmed" or bound is None:
-        said = claim.recorded
-        text = "No ledger that can be read confirms what this run has spent, so no ε is reported."
-        if said is not None and math.isfinite(said.epsilon):
-            text += (
-                f" result.json claims ε = {rounded(said.epsilon, 4)} at "
-                f"δ = {rounded(said.delta, 3)}; nothing here supports it."
-            )
-        return Headline("Not confirmed", text)
+        return Headline("Not confirmed", _not_confirmed(claim))
     if claim.verdict == "nothing":
-        why = "" if report.stated is None else paragraphs(report.stated)[0]
+        why = "" if report.stated is None else claimed_in_words(report.stated)
         return Headline(
             "No privacy: ε = ∞",
             why or "This run claims NO privacy (ε = ∞): nothing protects its steps.",
@@ -96,14 +77,42 @@ def headline(report: RunReport) -> Headline:
         )
     text = " ".join(filter(None, (_proven_text(report, bound), _together(report))))
     if claim.verdict == "conditional":
-        what = " and ".join(report.read_off or ())
-        verb = "were" if len(report.read_off or ()) > 1 else "was"
         return Headline(
-            f"At most {numbers}, on one condition",
-            f"It must be no secret what {what} {verb} in the private data: that was READ OFF it, "
-            f"and no noise protects it. {text}",
+            f"NOT PROVEN unless public: at most {numbers}", f"{_condition(report)} {text}"
         )
     return Headline(f"At most {numbers}", text)
+
+
+def _not_confirmed(claim: Claim) -> str:
+    said = claim.recorded
+    text = "No ledger that can be read confirms what this run has spent, so no ε is reported."
+    if claim.counted is not None:
+        text = (
+            "Files of this run are damaged or do not fit together, as the warnings say, so no ε is "
+            "reported."
+        )
+    if said is not None and math.isfinite(said.epsilon):
+        text += (
+            f" result.json claims ε = {rounded(said.epsilon, 4)} at "
+            f"δ = {rounded(said.delta, 3)}; nothing here supports it."
+        )
+    return text
+
+
+def _condition(report: RunReport) -> str:
+    """Return on what the claim of a conditional run rests."""
+    if report.read_off is None:
+        return (
+            "Whether anything was read off the private data, such as the number of records or the "
+            "set of classes, is not recorded. No noise protects such a thing: what follows holds "
+            "only if whatever was read off may be known to everybody."
+        )
+    what = " and ".join(report.read_off)
+    verb = "were" if len(report.read_off) > 1 else "was"
+    return (
+        f"{_sentence(what)} {verb} READ OFF the private data, which no noise protects: what "
+        "follows holds only if that may be known to everybody."
+    )
 
 
 def _proven_text(report: RunReport, bound: PrivacyBound) -> str:
@@ -113,9 +122,10 @@ def _proven_text(report: RunReport, bound: PrivacyBound) -> str:
             "The run is not over. This is what its whole plan may cost, which holds wherever the "
             "run stops."
         )
+    proven = "Then it is proven" if report.claim.verdict == "conditional" else "Proven"
     return (
-        f"Proven for each single {bound.unit}. Somebody who knows all the others, and for whom it "
-        f"is 50:50 whether {_IS_IT[bound.relation]}, guesses right at most "
+        f"{proven} for each single {bound.unit}. Somebody who knows all the others, and for whom "
+        f"it is 50:50 whether {_IS_IT[bound.relation]}, guesses right at most "
         f"{percent(found.best_guess)} of the time after seeing the model."
     )
 
@@ -137,14 +147,19 @@ def in_short(report: RunReport) -> list[tuple[str, str]]:
     bound, stated = report.claim.bound, report.stated
     if bound is None or not math.isfinite(bound.epsilon):
         return []
-    many = "" if stated is None else f" The data has n = {stated.dataset_size:,} of them."
+    many = "" if stated is None else f" The plan takes n = {stated.dataset_size:,} as public."
+    factor = odds_of(bound.epsilon, bound.delta).factor
     rows = [
         (
             "Who is protected",
             f"{_PROVISOS.get(report.claim.verdict, '')}Each single {bound.unit} of the training "
             f"data.{many}",
         ),
-        ("What that means", _MEANS[bound.relation]),
+        (
+            "What that means",
+            f"Whatever is learnt from the model is at most {times(factor)} times as probable "
+            f"{_OTHERWISE[bound.relation]}, and at least one {times(factor)}th, up to δ.",
+        ),
         ("Neighbouring relation", f"{_RELATIONS[bound.relation]}."),
         (
             "Unit",
@@ -160,11 +175,11 @@ def in_short(report: RunReport) -> list[tuple[str, str]]:
 
 
 def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
+    return text[:1].upper() + text[1:]
 
 
 def _accountant(bound: PrivacyBound) -> str:
-    return _ACCOUNTANTS.get(bound.accountant, "not described here")
+    return ACCOUNTANTS.get(bound.accountant, "not described here")
 
 
 def _sampling(report: RunReport, bound: PrivacyBound) -> str:
@@ -211,6 +226,8 @@ def odds_in_words(claim: Claim) -> list[str]:
         f"δ = {delta}; and the same holds with the two exchanged. If δ were 0, seeing the model "
         f"could multiply anybody's odds by {times(found.factor)} at most.",
     ]
+    if claim.verdict == "conditional":
+        parts.insert(0, "All of this holds only if what was read off the private data is public.")
     if found.best_guess > 0.99:
         parts.append(
             "With an ε of this size the bound by itself rules out little: it is a worst case, and "
@@ -235,6 +252,11 @@ def not_covered(report: RunReport) -> list[tuple[str, str]]:
             "others.",
         ),
         ("Public constants", _constants(report)),
+        (
+            "Forged files",
+            "The files of a run's folder are not signed: who can write to the folder can change "
+            "what is reported here. The ledger is checked for damage, not for forgery.",
+        ),
         ("Several records of one person", _group(report)),
         (
             "Public test data",
@@ -271,7 +293,10 @@ def _constants(report: RunReport) -> str:
         "targets, and all settings are taken as public."
     )
     if report.read_off is None:
-        return f"{text} Whether some of that was read off the private data is not recorded."
+        return (
+            f"{text} Whether some of that was read off the private data is not recorded: the claim "
+            "holds only as far as that may be known to everybody."
+        )
     if report.read_off:
         what = " and ".join(report.read_off)
         verb = "were" if len(report.read_off) > 1 else "was"

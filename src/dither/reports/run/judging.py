@@ -1,28 +1,30 @@
 """From what the files say to what may be said: the worse of two claims, and fail closed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 from dither.ledger.book import Run
+from dither.ledger.entries import RunEntry
 from dither.reports.run.booking import Booked
 from dither.reports.run.reading import About, Planned, Recorded
-from dither.reports.run.report import Claim
+from dither.reports.run.report import ACCOUNTANTS, Claim
 from dither.types import PrivacyBound, SpentSoFar, rounded
 
-_SAME = 1e-6  # another machine may round differently
+_SAME = 1e-6  # another machine may round differently: no alarm, but the larger is reported
 
 
 @final
 @dataclass(frozen=True)
 class Files:
-    """All that the folder of a run says."""
+    """All that the folder of a run says; ``planned`` only if it is the plan of the ledger's run."""
 
     about: About | None
     recorded: Recorded | None
     planned: Planned | None
     booked: Booked | None
+    has_other_plan: bool = False
 
     @property
     def is_seeded(self) -> bool:
@@ -31,12 +33,21 @@ class Files:
         by_ledger = run is not None and run.entry.is_seeded
         return by_ledger or (self.recorded is not None and self.recorded.seed is not None)
 
+    @property
+    def read_off(self) -> tuple[str, ...] | None:
+        """What was read off the private data; None if run.json does not say."""
+        if self.about is None or self.about.read_off is None:
+            return None
+        recorded = () if self.recorded is None else self.recorded.read_off
+        return tuple(dict.fromkeys((*self.about.read_off, *recorded)))
+
 
 def claim_of(files: Files, alarms: list[str]) -> Claim:
     """Return what may be said of the run's privacy; what does not fit together is added to alarms.
 
     Never better than the ledger: where result.json claims less than the ledger counts, the ledger
-    is believed. Without a ledger that has the run, nothing is confirmed.
+    is believed. Without a ledger that has the run, or with files of another run, nothing is
+    confirmed.
     """
     booked, recorded = files.booked, files.recorded
     said = None if recorded is None else recorded.bound
@@ -45,7 +56,10 @@ def claim_of(files: Files, alarms: list[str]) -> Claim:
             return Claim("nothing", said, said, None)
         return Claim("not confirmed", None, said, None)
     alone, whole = booked.alone, booked.whole
-    if not _fits(recorded, booked.run, booked.fingerprints, alarms):
+    _tell_of_ends(recorded, booked.run, alarms)
+    contradictions = [*_contradictions(files, booked.run, booked.fingerprints)]
+    alarms += contradictions
+    if contradictions or files.has_other_plan:
         return Claim("not confirmed", None, said, alone)
     if math.isinf(alone.epsilon) or (said is not None and math.isinf(said.epsilon)):
         if said is not None and math.isfinite(said.epsilon):
@@ -53,7 +67,7 @@ def claim_of(files: Files, alarms: list[str]) -> Claim:
                 f"result.json claims ε = {rounded(said.epsilon, 4)}, but the ledger says that the "
                 "run's steps protect nothing. The ledger is believed."
             )
-        return Claim("nothing", replace(whole, epsilon=math.inf), said, alone)
+        return Claim("nothing", replace(whole, epsilon=math.inf, lower=None), said, alone)
     return _finite_claim(files, alone, whole, alarms)
 
 
@@ -61,84 +75,109 @@ def _finite_claim(
     files: Files, alone: PrivacyBound, whole: PrivacyBound, alarms: list[str]
 ) -> Claim:
     said = None if files.recorded is None else files.recorded.bound
-    bound = whole
-    if said is not None:
-        if whole.epsilon > said.epsilon * (1.0 + _SAME):
-            alarms.append(
-                f"result.json claims ε = {rounded(said.epsilon, 4)}, but the ledger counts "
-                f"ε = {rounded(whole.epsilon, 4)} at δ = {rounded(said.delta, 3)} for this run. "
-                "The ledger's is reported."
-            )
-        else:
-            bound = said
-    proven = said is None or said.is_upper_bound
-    verdict = "proven" if proven else "not proven"
-    if files.is_seeded and proven:
+    bound = whole if said is None or whole.epsilon > said.epsilon else said
+    if said is not None and whole.epsilon > said.epsilon * (1.0 + _SAME):
+        alarms.append(
+            f"result.json claims ε = {rounded(said.epsilon, 4)}, but the ledger counts "
+            f"ε = {rounded(whole.epsilon, 4)} at δ = {rounded(said.delta, 3)} for this run. "
+            "The ledger's is reported."
+        )
+    is_proven = said is None or said.is_upper_bound
+    verdict = "proven" if is_proven else "not proven"
+    if is_proven and files.read_off != ():
+        verdict = "conditional"
+    if is_proven and files.is_seeded:
         verdict = "seeded"
     return Claim(verdict, bound, said, alone, is_whole_plan=isinstance(alone, SpentSoFar))
 
 
-def _fits(
-    recorded: Recorded | None, run: Run, fingerprints: Sequence[str], alarms: list[str]
-) -> bool:
-    """Tell of everything in which files differ, and whether the claim can stand with that."""
-    fits = True
+def _tell_of_ends(recorded: Recorded | None, run: Run, alarms: list[str]) -> None:
+    """Tell of files that differ in whether the run is over, or was seeded: the worse is taken."""
     if recorded is None:
         if not run.is_open:
             alarms.append("By the ledger the run has ended, but no result.json can be read.")
-        return True
+        return
     if run.is_open:
         alarms.append(
             "There is a result.json, but by the ledger the run is still open: the cost of its "
             "whole plan is reported."
         )
+    if (recorded.seed is not None) != run.entry.is_seeded:
+        alarms.append("result.json and the ledger differ in whether the run was seeded.")
+
+
+def _contradictions(files: Files, run: Run, fingerprints: tuple[str, ...]) -> Iterator[str]:
+    """Return everything in which files differ so that no claim can stand."""
+    recorded = files.recorded
+    if recorded is None:
+        if files.planned is None:
+            yield (
+                "Neither plan.json nor result.json can be used, so nothing shows that the ledger's "
+                "run is the one of this folder."
+            )
+        return
+    yield from _of_bound(recorded.bound, run.entry)
     if recorded.steps > len(run.spent):
-        alarms.append(
+        yield (
             f"result.json has {recorded.steps:,} steps, but the ledger has only "
             f"{len(run.spent):,}: steps were released that nobody has paid for."
         )
-        fits = False
-    relation = "replace-one" if run.entry.sampling == "fixed" else "add-remove"
-    if recorded.bound.relation != relation:
-        alarms.append(
-            f"result.json speaks of {recorded.bound.relation} neighbours, the ledger of {relation}."
+    if recorded.steps < 1:
+        yield f"result.json has {recorded.steps:,} steps, but no run has less than one."
+    # A run that ended early may have ended with a plan that was not registered any more.
+    is_tied = recorded.plan in fingerprints or (run.is_part and files.planned is not None)
+    if not is_tied:
+        yield (
+            "result.json is of a plan that the ledger does not know for this run, so it may be of "
+            "another run."
         )
-        fits = False
-    if recorded.bound.delta != run.entry.delta:
-        alarms.append(
-            f"result.json has δ = {recorded.bound.delta:g}, the ledger δ = {run.entry.delta:g}."
-        )
-    if (recorded.seed is not None) != run.entry.is_seeded:
-        alarms.append("result.json and the ledger differ in whether the run was seeded.")
-    if recorded.plan not in fingerprints and not run.is_part:  # else it ended early
-        alarms.append("result.json is of a plan that the ledger does not know.")
-    return fits
 
 
-def after_audits(claim: Claim, audits: Sequence[Mapping[str, Any]], alarms: list[str]) -> Claim:
-    """Return the claim, or that it is refuted if an audit says so."""
-    violated = [each for each in audits if each["is_violated"]]
-    if not violated:
-        return claim
-    alarms.insert(0, f"An audit has refuted the claim of this run. {violated[-1]['verdict']}")
-    if claim.verdict in ("nothing", "not confirmed"):
-        return claim
-    return replace(claim, verdict="refuted")
+def _of_bound(said: PrivacyBound, entry: RunEntry) -> Iterator[str]:
+    """Return in what result.json's claim differs from the ledger's run, but for ε itself."""
+    relation = "replace-one" if entry.sampling == "fixed" else "add-remove"
+    if said.relation != relation:
+        yield f"result.json speaks of {said.relation} neighbours, the ledger of {relation}."
+    if said.sampling not in (entry.sampling, "full" if entry.sample_rate == 1.0 else None):
+        yield f"result.json speaks of {said.sampling} sampling, the ledger of {entry.sampling}."
+    if said.unit != "record":
+        yield f"result.json claims to protect each {_short(said.unit)}, but runs protect records."
+    if said.accountant not in ACCOUNTANTS or (
+        said.accountant == "none" and math.isfinite(said.epsilon)
+    ):
+        yield f"result.json names the accountant {_short(said.accountant)}, which counts nothing."
+    if said.delta != entry.delta:
+        yield f"result.json has δ = {said.delta:g}, the ledger δ = {entry.delta:g}."
 
 
-def usable_plan(
-    planned: Planned | None, booked: Booked | None, alarms: list[str]
-) -> Planned | None:
-    """Return the plan of plan.json, if it is the one that the run was registered with."""
-    if planned is None or booked is None or booked.run is None:
-        return planned
+def _short(text: str) -> str:
+    return repr(text[:40])
+
+
+def fits_ledger(planned: Planned, booked: Booked | None, alarms: list[str]) -> bool:
+    """Return whether a plan is the one that the run was registered with, as far as is known."""
+    if booked is None or booked.run is None:
+        return True
     entry = booked.run.entry
-    is_same = entry.fingerprint.startswith(planned.fingerprint) and entry.sampling == (
-        planned.sampling
+    is_same = (
+        entry.fingerprint[: 64 if planned.plan is not None else 16] == planned.fingerprint
+        and entry.sampling == planned.sampling
+        and entry.sample_rate == planned.batch_size / planned.dataset_size
+        and len(entry.noise) == planned.steps
+        and (planned.privacy is None or _promises(planned, planned.privacy, entry))
     )
     if not is_same:
         alarms.append(
             "plan.json is another plan than the one that the ledger has for this run, and is not "
             "used."
         )
-    return planned if is_same else None
+    return is_same
+
+
+def _promises(planned: Planned, privacy: str, entry: RunEntry) -> bool:
+    """Return whether a plan in words promises what the run was registered with."""
+    if planned.is_raw or math.isinf(entry.epsilon):
+        return planned.is_raw and math.isinf(entry.epsilon)
+    numbers = f"ε = {rounded(entry.epsilon, 4)}, δ = {rounded(entry.delta, 3)}"
+    estimate = f"about ε = {entry.epsilon:.4g} at δ = {entry.delta:.3g}:"
+    return privacy.startswith((f"({numbers})-", estimate))

@@ -15,7 +15,7 @@ from dither.reports.run.drawing import svg_of
 from dither.reports.run.in_words import headline, not_covered
 from dither.reports.run.odds import odds_of
 from dither.reports.run.report import Chart, RunReport
-from dither.training.statement import paragraphs
+from dither.types import rounded
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SHOWN_POINTS = 8
@@ -44,7 +44,7 @@ def to_html(report: RunReport) -> str:
         sections=sections_of(report),
         level="fine" if report.claim.verdict == "proven" and not report.alarms else "bad",
     )
-    return f"{page}\n"
+    return _clean(f"{page}\n")
 
 
 def to_markdown(report: RunReport) -> str:
@@ -56,23 +56,22 @@ def to_markdown(report: RunReport) -> str:
         parts.append(f"## {section.title}")
         for block in section.blocks:
             parts += _markdown(block)
-    return "\n\n".join(parts) + "\n"
+    return _clean("\n\n".join(parts) + "\n")
 
 
 def to_json(report: RunReport) -> str:
     """Return the report as JSON; what is infinite is null, and ``verdict`` says why."""
-    claim, stated = report.claim, report.stated
-    bound = claim.bound
+    claim, bound = report.claim, report.claim.bound
     odds = odds_of(bound.epsilon, bound.delta) if bound is not None and claim.has_odds else None
     found = {
         "format": "dither-report-1",
         "headline": asdict(headline(report)),
         **asdict(report),
         "odds": None if odds is None else {**asdict(odds), "to_one": odds.to_one},
-        "statement": [] if stated is None else paragraphs(stated),
+        "statement": report.statement,
         "not_covered": dict(not_covered(report)),
     }
-    return json.dumps(_plain(found), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return _clean(json.dumps(_plain(found), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 FORMATS = {".html": to_html, ".json": to_json, ".md": to_markdown}
@@ -105,14 +104,18 @@ def write_report(report: RunReport, path: str | Path) -> Path:
 
 def points_of(chart: Chart) -> Table:
     """Return some points of a chart's lines as a table, the first and the last among them."""
+
+    def shown(value: float) -> str:
+        return rounded(value, 6) if chart.is_privacy else f"{value:.6g}"
+
     rows = []
     for series in chart.series:
         last = len(series.x) - 1
         many = min(_SHOWN_POINTS, last + 1)
         kept = sorted({round(place * last / max(1, many - 1)) for place in range(many)})
-        rows += [(series.name, f"{series.x[k]:.6g}", f"{series.y[k]:.6g}") for k in kept]
+        rows += [(series.name, f"{series.x[k]:.6g}", shown(series.y[k])) for k in kept]
     if chart.limit is not None:
-        rows.append((chart.limit[0], "all", f"{chart.limit[1]:.6g}"))
+        rows.append((chart.limit[0], "all", shown(chart.limit[1])))
     return Table(f"{chart.title}: some points", ("line", chart.x_name, chart.y_name), tuple(rows))
 
 
@@ -142,6 +145,11 @@ def _escaped(text: str) -> str:
     """Return text in which nothing is markup, on one line."""
     line = " ".join(text.split())
     return "---" if line == "---" else re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", line)
+
+
+def _clean(text: str) -> str:
+    """Return text that can be written: names of files and runs may have halves of characters."""
+    return text.encode(errors="replace").decode()
 
 
 def _plain(value: Any) -> Any:

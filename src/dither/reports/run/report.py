@@ -4,17 +4,27 @@ import math
 from dataclasses import dataclass
 from typing import Any, final
 
-from dither.training.statement import Stated
+from dither.training.statement import Stated, paragraphs
 from dither.types import PrivacyBound
 
 VERDICTS = {
     "proven": "Proven",
-    "conditional": "Proven, if what was read off the private data is public",
+    "conditional": "NOT PROVEN unless what was read off the private data is public",
     "nothing": "NO privacy is claimed",
     "seeded": "SEEDED: no protection against those who know or guess the seed",
     "refuted": "REFUTED by an audit",
     "not proven": "NOT PROVEN",
     "not confirmed": "NOT CONFIRMED",
+}
+ACCOUNTANTS = {
+    "pld": "the privacy losses of all steps are composed numerically, and rounded up",
+    "rdp": "the Rényi divergences of all steps are added up, which gives an upper bound",
+    "filter": "a Rényi filter: noise chosen on the way is paid for as adaptive",
+    "odometer": "a Rényi odometer: it holds wherever one stops, also because of results",
+    "gdp": "the central limit theorem, an estimate and no bound",
+    "theorem": "the paper's theorem",
+    "advanced": "advanced composition",
+    "none": "nothing was counted",
 }
 
 
@@ -82,6 +92,7 @@ class Chart:
         is_log: whether the vertical axis is logarithmic.
         limit: a level to keep below, with its name.
         is_square: whether both axes go from 0 to 100.
+        is_privacy: whether the vertical axis is ε, which is rounded up.
     """
 
     key: str
@@ -93,6 +104,7 @@ class Chart:
     is_log: bool = False
     limit: tuple[str, float] | None = None
     is_square: bool = False
+    is_privacy: bool = False
 
 
 @final
@@ -122,6 +134,7 @@ class RunReport:
         read_off: what was read off the private data and is taken as public; None if not recorded.
         canaries: how many artificial records were offered, and how many were in, if known.
         audits: what audits have found, the oldest first.
+        has_all_audits: whether every audit that was kept could be read.
         ledger: its summary, as ``dither ledger show --json`` prints it.
         sessions: when the run began and went on, with versions; empty if not recorded.
         registered: when it was registered.
@@ -152,9 +165,22 @@ class RunReport:
     read_off: tuple[str, ...] | None
     canaries: tuple[int, int | None] | None
     audits: tuple[dict[str, Any], ...]
+    has_all_audits: bool
     ledger: dict[str, Any] | None
     sessions: tuple[dict[str, Any], ...]
     registered: str | None
     ended: str | None
     model_hash: str | None
     charts: tuple[Chart, ...]
+
+    @property
+    def leaks(self) -> list[str]:
+        """What was read off the private data, or may have been, as the statement takes it."""
+        if self.read_off is None:
+            return ["it is not recorded whether anything was"]
+        return [f"{what} was" for what in self.read_off]
+
+    @property
+    def statement(self) -> list[str]:
+        """The privacy statement's paragraphs, as the run itself states them; empty if unknown."""
+        return [] if self.stated is None else paragraphs(self.stated, leaks=self.leaks)
