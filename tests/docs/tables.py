@@ -91,6 +91,20 @@ def noise_shapes() -> Iterator[str]:
             yield row(name, f"{epsilon:g}", *shown)
 
 
+def distributed() -> Iterator[str]:
+    found = results("distributed")["milliseconds a step"]
+    alone = sum(found["1"].values())
+    for size, parts in found.items():
+        step = sum(parts.values())
+        gain = (
+            f"{int(size) * alone / step:,.2f}"
+            if int(size) < 10
+            else f"{int(size) * alone / step:,.0f}"
+        )
+        cells = (f"{parts[part]:.1f}" for part in ("computing", "sampling", "noise", "sending"))
+        yield row(f"{int(size):,}", *cells, f"{step:.1f}", gain)
+
+
 def spread(values: list[float]) -> str:
     percent = [100 * value for value in values]
     around = f" ± {stdev(percent):.1f}" if len(percent) > 1 else ""
@@ -100,6 +114,7 @@ def spread(values: list[float]) -> str:
 TABLES = {
     "why.md": (shaping,),
     "experiments.md": (noise_shapes,),
+    "guides/distributed.md": (distributed,),
     "benchmarks.md": (clipping, training, noise, accounting, estimators, audit),
 }
 
@@ -110,7 +125,9 @@ def single_numbers() -> dict[str, str]:
     schedules = {key: each for key, each in results("schedules").items() if "(" in key}
     slowest = max(each["ratio"] for each in schedules.values())
     ledger = results("ledger")["with a ledger relative to without"]
+    ranks = results("distributed")["throughput of two ranks relative to one process"]
     return {
+        "two ranks": f"two ranks take {ranks:.2f} times as many records",
         "ledger": f"step of the MNIST CNN takes {ledger:.2f} times as long",
         "gap": f"bounds lie {100 * counted['relative gap']:.2f} % apart",
         "optimal": f"time of {counted['optimal plan, in certified evaluations of it']:.0f} such",
