@@ -86,7 +86,19 @@ def test_every_wrong_field_is_named_at_once() -> None:
     assert {*problem.value.problems} == {"epsilon", "delta", "noise"}
 
 
-@pytest.mark.parametrize("given", [None, [], {}, {"epsilon": "1"}, {**texts(), "more": "1"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        [],
+        {},
+        {"epsilon": "1"},
+        {**texts(), "more": "1"},
+        {**texts(), "epsilon": [1]},
+        {**texts(), "parameters": {"start": {}, "end": "1"}},
+        {**texts(), "parameters": "1"},
+    ],
+)
 def test_other_fields_are_refused(given: object) -> None:
     with pytest.raises(settings.FieldsError, match="fields must be"):
         settings.read(given)
