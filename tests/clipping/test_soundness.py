@@ -386,3 +386,25 @@ def test_complex_parameters_are_refused() -> None:
     model = nn.Linear(4, 3, dtype=torch.complex64)
     with pytest.raises(InvalidValueError, match="complex parameters"):
         clipped_sum(model, squares, torch.randn(4, 4), None, clip_norm=1.0)
+
+
+class Counted(nn.Module):
+    """Turns its outputs around by the parity of the batch's size, or of a record's place in it."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.linear, self.by = nn.Linear(3, 2), by
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.by == "size":
+            return self.linear(x) * float(1 - 2 * (len(x) % 2))
+        return self.linear(x * torch.tensor([1.0 - 2.0 * (i % 2) for i in range(len(x))])[:, None])
+
+
+@pytest.mark.parametrize("by", ["size", "place"])
+@pytest.mark.parametrize("records", [2, 8, 9, 32, 33])
+def test_models_that_count_their_records_are_refused(by: str, records: int) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(records, 3), torch.randint(2, (records,))
+    with pytest.raises(ValueError, match="or with their number"):
+        clipped_sum(Counted(by), cross_entropy, x, y, clip_norm=1.0)

@@ -179,7 +179,7 @@ def refuse_mixed_records(
     their place is other records', far larger and of either sign, so that a maximum over the batch
     moves too. Inputs
     of layers are compared as well as losses, unless it is not known where they have their records.
-    Losses must also stay the same in a batch of half the size.
+    Losses must also stay the same in smaller batches.
 
     Args:
         model: the model.
@@ -227,7 +227,11 @@ def refuse_other_numbers(
 def _refuse_counted_records(
     model: nn.Module, objective: Objective, batch: Any, records: int, state: Tensor
 ) -> None:
-    """Raise if losses are others in a batch of half the size; without dropout if there is any."""
+    """Raise if losses are others in smaller batches; without dropout if there is any.
+
+    One is of half the size; in the other only the first record is missing, so that every other one
+    has moved by a place, and odd numbers and places have become even ones.
+    """
     if records == 1 or not objective.sizes_vary:
         return
     with ExitStack() as stack:
@@ -240,11 +244,16 @@ def _refuse_counted_records(
                 return
             stack.enter_context(_in_evaluation(model))
         half = (records + 1) // 2
-        fewer = _pass(model, objective, take(batch, slice(0, half)), half, state)
-    slack = 8.0 * torch.finfo(fewer.losses.dtype).eps ** (2.0 / 3.0)
+        parts = [slice(0, half), slice(1, records)]
+        fewer = [
+            _pass(model, objective, take(batch, part), part.stop - part.start, state).losses
+            for part in parts
+        ]
+    slack = 8.0 * torch.finfo(before.losses.dtype).eps ** (2.0 / 3.0)
     floor = slack * _typical(before.losses)
-    if bool(_differ(before.losses[:half], fewer.losses, slack, floor).any()):
-        _refuse()
+    for part, losses in zip(parts, fewer, strict=True):
+        if bool(_differ(before.losses[part], losses, slack, floor).any()):
+            _refuse()
 
 
 @contextmanager
