@@ -408,3 +408,42 @@ def test_models_that_count_their_records_are_refused(by: str, records: int) -> N
     x, y = torch.randn(records, 3), torch.randint(2, (records,))
     with pytest.raises(ValueError, match="or with their number"):
         clipped_sum(Counted(by), cross_entropy, x, y, clip_norm=1.0)
+
+
+class Placed(nn.Module):
+    """Looks a table up by a record's place, or by the number of records."""
+
+    def __init__(self, places: Callable[[int], Tensor]) -> None:
+        super().__init__()
+        self.table, self.places = nn.Embedding(64, 3), places
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[:, None] * self.table(self.places(len(x)))).sum(1)
+
+
+@pytest.mark.parametrize("records", [8, 9, 33])
+@pytest.mark.parametrize(
+    "places",
+    [
+        lambda n: torch.arange(n)[:, None].expand(-1, 2).contiguous() % 2,
+        lambda n: torch.arange(2 * n).view(2, n).t() % 64,
+        lambda n: torch.full((n, 2), n % 64),
+        lambda n: torch.full((1, 2), n % 64).expand(n, 2),
+        lambda n: torch.full((n, 2), n % 2),
+    ],
+    ids=range(5),
+)
+def test_tables_looked_up_by_place_or_number_move_no_other_record(
+    places: Callable[[int], Tensor], records: int
+) -> None:
+    """The sum without a record differs by at most the clip norm, or the model is refused."""
+    torch.manual_seed(0)
+    model = Placed(places)
+    x, y = torch.randn(records, 3), torch.randint(3, (records,))
+    try:
+        whole = quietly(model, cross_entropy, x, y, clip_norm=1.0).gradients
+        fewer = quietly(model, cross_entropy, x[1:], y[1:], clip_norm=1.0).gradients
+    except InvalidValueError:
+        return
+    moved = sum(float((whole[name] - fewer[name]).square().sum()) for name in whole) ** 0.5
+    assert moved <= 1.0 + 1e-4

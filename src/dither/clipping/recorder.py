@@ -266,7 +266,8 @@ class Recorder(TorchFunctionMode):
         given = [tensor for tensor, _, _ in seen.given]
         batch = frozenset(id(tensor) for tensor in given if id(tensor) in self._from_batch)
         held = [tensor for tensor in given if self.stands_for_parameters(tensor)]
-        spread = bool(held) and self._is_spread(seen)
+        wide_enough = seen.made[0].shape[:1] == (self.records,)
+        spread = bool(held) and seen.function in _EXPANDING and wide_enough
         if not (batch or spread):
             for tensor in seen.made:
                 self._from_batch.pop(id(tensor), None)
@@ -282,20 +283,6 @@ class Recorder(TorchFunctionMode):
             self._serial += 1
         if held and not self._inside_layers:
             self._note_use(seen, batch)
-
-    def _is_spread(self, seen: Seen) -> bool:
-        """Return whether parameters alone were repeated for every record.
-
-        A table that is looked up by constants is, if these are a row that stands for every record,
-        as the types of tokens are which a model adds by itself.
-        """
-        if seen.made[0].shape[:1] != (self.records,):
-            return False
-        if seen.function is not functional.embedding:
-            return seen.function in _EXPANDING
-        places = seen.given[0][0]
-        alike = places.dim() > 1 and (places.stride(0) == 0 or self.records not in places.shape[1:])
-        return alike and not self.stands_for_parameters(places)
 
     def _joins_records(self, seen: Seen, batch: frozenset[int]) -> bool:
         """Return whether a call leaves no dimension that could be the records', or drops the first.

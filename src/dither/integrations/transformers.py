@@ -5,6 +5,7 @@ the losses are one a document, which no other document enters.
 """
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -28,12 +29,14 @@ IGNORED = -100
 def prepare(model: nn.Module) -> nn.Module:
     """Make a model of `transformers`, or of `peft` around one, fit for private training in place.
 
-    Two things change, and no output does:
+    Three things change, and no output does:
 
     - With its own attention, a model looks at the masks of the whole batch to see whether they can
       be left out. That is a decision over records together, so the engine would compute record by
       record. Here the mask of every record is made from its own padding, always.
     - The cache of keys and values, which is for generating text, is not returned.
+    - Types of tokens, which BERT makes up as zeros for the batch as a whole, are made from every
+      record's own tokens. They are the same zeros.
 
     Args:
         model: a model whose attention is scaled dot products (``attn_implementation="sdpa"``).
@@ -62,7 +65,22 @@ def prepare(model: nn.Module) -> nn.Module:
     root.set_attn_implementation(ATTENTION)
     for each in found:
         each.config.use_cache = False
+        # Where types have a table of their own, none are zeros; elsewhere none are none.
+        typed = bool(getattr(each.config, "type_vocab_size", 0))
+        typed = typed and "token_type_ids" in signature(each.forward).parameters
+        if typed and _with_types not in each._forward_pre_hooks.values():
+            each.register_forward_pre_hook(_with_types, with_kwargs=True)
     return model
+
+
+def _with_types(
+    _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give each record its own types of tokens, zeros, where nobody gives others."""
+    ids = args[0] if args else kwargs.get("input_ids")
+    if ids is None or len(args) > 2 or kwargs.get("token_type_ids") is not None:
+        return args, kwargs
+    return args, {**kwargs, "token_type_ids": ids * 0}
 
 
 def padded(
