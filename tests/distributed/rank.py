@@ -118,6 +118,7 @@ def noise(folder: Path, rank: int) -> None:
 def draws(folder: Path, rank: int) -> None:
     """Which records take part, with shards of different sizes, one of them empty."""
     own = SHARDS[rank]
+    torch.manual_seed(rank)
     plan = dither.Plan.from_noise_multipliers(
         [2.0] * DRAWS, delta=1e-5, dataset_size=sum(SHARDS), batch_size=round(RATE * sum(SHARDS))
     )
@@ -168,6 +169,14 @@ class Records(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return self._inputs[index] + noise, (self._inputs[index, 0] > 0).long()
 
 
+class OwnDice(Records):
+    """Augmented by dice that nobody else knows."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, target = super().__getitem__(index)
+        return inputs + float(np.random.default_rng().normal()), target
+
+
 def refusals(folder: Path, rank: int) -> None:
     """What is not the same everywhere, or cannot be done by ranks, is refused on all of them."""
     torch.manual_seed(0)
@@ -176,12 +185,15 @@ def refusals(folder: Path, rank: int) -> None:
 
     def tried(name: str, *, z: float = 2.0, dataset: Any = data, **changed: Any) -> None:
         sizes = {"dataset_size": 100, "batch_size": 10, "sampling": "poisson", **changed}
-        ledger = sizes.pop("ledger", None)
-        plan = dither.Plan.from_noise_multipliers([z] * 3, delta=1e-5, **sizes)
+        ledger, seed, frozen = (sizes.pop(key, None) for key in ("ledger", "seed", "frozen"))
+        settings: dict[str, Any] = sizes
+        plan = dither.Plan.from_noise_multipliers([z] * 3, delta=1e-5, **settings)
         model = sizes_of[min(rank, 1)] if name == "models" else nn.Linear(3, 2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if frozen:
+            model.bias.requires_grad_(False)
+        optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
         try:
-            go(dither.make_private(model, optimizer, plan, dataset, ledger=ledger))
+            go(dither.make_private(model, optimizer, plan, dataset, ledger=ledger, seed=seed))
         except (ValueError, TypeError, BudgetExceededError, StepError) as refusal:
             found[name] = f"{type(refusal).__name__}: {refusal}"
 
@@ -190,6 +202,11 @@ def refusals(folder: Path, rank: int) -> None:
     tried("models")
     tried("fixed", sampling="fixed")
     tried("shards", dataset=Shard(data))
+    tried("longer shard", dataset=Shard(tuple(each[: 60 + rank] for each in data)))
+    tried("turned shard", dataset=Shard(tuple(torch.roll(each, rank, 0) for each in data)))
+    tried("twins", dataset=Shard(data, has_twins=True))
+    tried("seeds", seed=7 if rank else None)
+    tried("frozen", frozen=bool(rank))
     turned = tuple(torch.roll(each, rank, 0) for each in data)
     tried("order", dataset=turned)
     tried("length", dataset=tuple(each[: 100 - rank] for each in data))
@@ -197,6 +214,8 @@ def refusals(folder: Path, rank: int) -> None:
     tried("one by one", dataset=Records(data, jitter=0.0))
     tried("one by one, random", dataset=Records(data, jitter=1.0))
     tried("one by one, order", dataset=Records(turned, jitter=1.0))
+    tried("own dice", dataset=OwnDice(data, jitter=0.0))
+    tried("own dice, shards", dataset=Shard(OwnDice(turned, jitter=0.0)))
     try:
         plan = dither.Plan.from_noise_multipliers([2.0], delta=1e-5, dataset_size=100, batch_size=9)
         dither.training.train_linear(data[0].numpy(), lambda scores, _: scores, plan, outputs=1)

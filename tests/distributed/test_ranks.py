@@ -129,15 +129,29 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         assert found["plans"].endswith("plan must be the same on every rank, got different ones")
         assert found["models"].endswith("model must be the same on every rank, got different ones")
         assert "Poisson sampling in a process group" in found["fixed"]
-        assert "got a Shard with the same ones on two" in found["shards"]
-        for case in ("order", "length", "one by one, order"):
+        for case in ("shards", "longer shard", "turned shard"):
+            assert "got a Shard with a record that another has" in found[case]
+        assert found["seeds"].endswith("seed must be the same on every rank, got different ones")
+        assert found["frozen"].endswith("model must be the same on every rank, got different ones")
+        for case in ("order", "length", "one by one, order", "own dice"):
             assert "dataset must be the same on every rank, in the same order" in found[case]
         assert found["mixed"].endswith("dataset must be the same on every rank, got different ones")
         assert "train_linear is for one process" in found["linear"]
-        assert not {"nothing", "one by one", "one by one, random"} & found.keys()
+        fine = {"nothing", "one by one", "one by one, random", "twins", "own dice, shards"}
+        assert not fine & found.keys()
     assert first["cap"].startswith("BudgetExceededError")
     for found in others:
         assert found["cap"].startswith("RefusedByFirstError: rank 0 has refused: BudgetExceeded")
     assert [each.name for each in (folder / "refusals").glob("ledger*.sqlite")] == [
         "ledger-0.sqlite"
     ]
+
+
+def test_a_group_that_comes_later_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = dither.Plan.from_noise_multipliers([2.0], delta=1e-5, dataset_size=20, batch_size=5)
+    model = torch.nn.Linear(3, 2)
+    data = torch.randn(20, 3), torch.zeros(20, dtype=torch.int64)
+    private = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, data)
+    monkeypatch.setattr("dither.training.private.place", lambda: (0, 2))
+    with pytest.raises(dither.training.StepError, match="call init_process_group first"):
+        cases.go(private)

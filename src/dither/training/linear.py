@@ -32,7 +32,7 @@ from dither.training.history import History, Row
 from dither.training.loop import TrainResult
 from dither.training.losses import loss_of
 from dither.training.payments import payments_into
-from dither.training.ranks import ranks
+from dither.training.ranks import place
 from dither.training.records import warn_of_other_size
 
 _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
@@ -96,9 +96,9 @@ def train_linear(
         raise validate.InvalidTypeError(
             f"plan must be what dither.plan returns, got {type(plan).__name__}"
         )
-    if ranks().size > 1:
+    if place()[1] > 1:
         raise validate.InvalidValueError(
-            f"train_linear is for one process, got a process group of {ranks().size} ranks: each "
+            f"train_linear is for one process, got a process group of {place()[1]} ranks: each "
             "would be a run of its own on the same records"
         )
     outputs, every = validate.count(outputs=outputs), validate.count(every=every)

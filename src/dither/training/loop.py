@@ -56,7 +56,7 @@ class TrainResult:
     @property
     def metrics(self) -> dict[str, float]:
         """What was measured last on public data."""
-        return self.history[-1].metrics
+        return self.history[-1].metrics if self.history else {}
 
 
 def train(

@@ -13,7 +13,7 @@ from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.training.payments import payments_into
 from dither.training.private import Private
-from dither.training.ranks import ranks
+from dither.training.ranks import place
 from dither.training.views import Augment
 
 
@@ -91,7 +91,7 @@ def make_private(
     if workers != 0:
         validate.count(workers=workers)
     refuse_unsound_layers(model)
-    ledger = ledger if ranks().is_first else None
+    ledger = ledger if place()[0] == 0 else None
     payments = payments_into(ledger, name=run_name, is_seeded=seed is not None)
     return Private(
         model, optimizer, plan, dataset, reduction=reduction, seed=seed, workers=workers,

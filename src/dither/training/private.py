@@ -23,13 +23,14 @@ from dither.randomness import Source
 from dither.release import release
 from dither.sampling import sampler_for
 from dither.sampling.sampler import Indices
+from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.declared import PublicNumber, PublicTensors, Reading
 from dither.training.dice import dice
 from dither.training.errors import StepError
 from dither.training.guard import Guard
 from dither.training.loop_watch import LoopWatch
 from dither.training.payments import Payments
-from dither.training.ranks import Ranks, Shard, agree, ranks
+from dither.training.ranks import Ranks, Shard, agree, place, ranks
 from dither.training.records import Records, part_of, records_of, warn_of_other_size
 from dither.training.tape import Tape, Taped, plain, refuse_strange_output
 from dither.training.taped_loss import TapedLoss, rows_alone
@@ -122,7 +123,10 @@ class Private:
         self._augment = None if augment is None else Views(augment)
         self._ranks = ranks()
         self._records = _own_records(dataset, self._ranks, workers)
-        agree(self._ranks, model, plan, dataset)
+        agree(
+            self._ranks, model, plan, dataset, seed=seed, reduction=reduction, engine=engine,
+            augment=augment is not None,
+        )  # fmt: skip
         length = self._ranks.together(self._records.length)
         self._sampler = sampler_for(plan, length=length)
         if self._ranks.is_first:
@@ -411,6 +415,11 @@ class Private:
         """Release the step that is under way into the gradients; return its step size."""
         if os.getpid() != self._process:
             raise StepError("a forked process cannot release what its parent pays for")
+        if place() != (self._ranks.rank, self._ranks.size):
+            raise StepError(
+                "the process group has changed since make_private: ranks that each hold all "
+                "records would each be a run of its own; call init_process_group first"
+            )
         step, z = self._ready_step()
         sums = self._ranks.total({name: step.sums[name] for name in self._guard.trainable})
         made: dict[str, Tensor] = {}
@@ -444,9 +453,10 @@ class Private:
             made[name] = released.gradients[name].to(parameter.dtype)
         if isinstance(self.plan, Plan):
             return _Told(z, released.noise, released.dimension)
-        m = self.plan.batch_size
-        raw = sum(float((g.double() / m).square().sum()) for g in sums.values())
-        return _Told(z, released.noise, released.dimension, released.squared_norm(), raw)
+        energy, raw, m = released.squared_norm(), math.nan, self.plan.batch_size
+        if isinstance(self.plan.stepsizes, UnsafeRawAdaGradNorm):  # which claims nothing
+            raw = sum(float((g.double() / m).square().sum()) for g in sums.values())
+        return _Told(z, released.noise, released.dimension, energy, raw)
 
     def _follow(self, told: _Told, z: float, made: dict[str, Tensor]) -> None:
         """Take the step that rank 0 has paid for and released."""

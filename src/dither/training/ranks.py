@@ -5,11 +5,9 @@ are reduced to the first rank, which pays for the step, adds the noise once and 
 all. Nobody but the first rank holds the sum of all, and it holds no other rank's own.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
@@ -17,15 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dither.clipping.batch import tensors
+from dither.clipping.batch import trainable
 from dither.planning import Plan, ReactivePlan
 from dither.training.errors import RefusedByFirstError
-from dither.training.records import records_of
+from dither.training.prints import Prints, prints_of
 from dither.validate import InvalidValueError
 
 T = TypeVar("T")
-_LOOKED_AT = 64
-"""Records of a dataset by which ranks know that they hold the same."""
 
 
 @final
@@ -38,9 +34,12 @@ class Shard:
 
     Args:
         dataset: what `make_private` takes as a dataset; it may be empty if it is in memory.
+        has_twins: whether another rank may have an equal record, of somebody else; without it equal
+            records are taken for the same one, and refused.
     """
 
     dataset: Any
+    has_twins: bool = False
 
 
 class Ranks(Protocol):
@@ -70,6 +69,10 @@ class Ranks(Protocol):
         """Return the sum of every rank's number to all."""
         ...
 
+    def gathered(self, value: T) -> list[T]:
+        """Return every rank's value to all, in the order of the ranks."""
+        ...
+
 
 @final
 class Alone:
@@ -92,13 +95,21 @@ class Alone:
         """Return the number."""
         return number
 
+    def gathered(self, value: T) -> list[T]:
+        """Return the value."""
+        return [value]
+
 
 @final
 class Group:
-    """The ranks of torch.distributed's default process group."""
+    """The ranks of torch.distributed's default process group, in a group of their own.
+
+    What a user's code sends in the default group cannot be taken for a sum of gradients.
+    """
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._own = dist.new_group()
 
     @property
     def is_first(self) -> bool:
@@ -109,7 +120,7 @@ class Group:
         """Let rank 0 do it, and hear of what came of it; a refusal reaches everybody."""
         if not self.is_first:
             heard: list[Any] = [None, None]
-            dist.broadcast_object_list(heard, src=0)
+            dist.broadcast_object_list(heard, src=0, group=self._own)
             if heard[0] is not None:
                 raise RefusedByFirstError(f"rank 0 has refused: {heard[0]}")
             result: T = heard[1]
@@ -117,15 +128,18 @@ class Group:
         try:
             result = work()
         except Exception as problem:  # whatever it was, it is raised again
-            dist.broadcast_object_list([f"{type(problem).__name__}: {problem}", None], src=0)
+            self._tell(f"{type(problem).__name__}: {problem}", None)
             raise
-        dist.broadcast_object_list([None, result], src=0)
+        self._tell(None, result)
         return result
+
+    def _tell(self, refusal: str | None, result: object) -> None:
+        dist.broadcast_object_list([refusal, result], src=0, group=self._own)
 
     def total(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """Reduce to rank 0; what others have left of the way there is wiped."""
         flat = torch.cat([each.reshape(-1) for each in sums.values()])
-        dist.reduce(flat, dst=0)
+        dist.reduce(flat, dst=0, group=self._own)
         if not self.is_first:
             flat.zero_()
         pieces = flat.split([each.numel() for each in sums.values()])
@@ -141,27 +155,47 @@ class Group:
             by_type.setdefault(each.dtype, []).append(each)
         for alike in by_type.values():
             flat = torch.cat([each.reshape(-1) for each in alike])
-            dist.broadcast(flat, src=0)
+            dist.broadcast(flat, src=0, group=self._own)
             for each, piece in zip(alike, flat.split([e.numel() for e in alike]), strict=True):
                 each.copy_(piece.view_as(each))
+
+    def gathered(self, value: T) -> list[T]:
+        """Return everybody's."""
+        everybody: list[Any] = [None] * self.size
+        dist.all_gather_object(everybody, value, group=self._own)
+        return everybody
 
     def together(self, number: int) -> int:
         """Return the sum of all."""
         is_cuda = dist.get_backend() == "nccl"
         counted = torch.tensor(number, device="cuda" if is_cuda else "cpu")
-        dist.all_reduce(counted)
+        dist.all_reduce(counted, group=self._own)
         return int(counted)
+
+
+def place() -> tuple[int, int]:
+    """Return this process' rank and how many there are."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+_joined: list[tuple[object, Group]] = []
 
 
 def ranks() -> Ranks:
     """Return the ranks of the process group if there is one, else this process alone."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return Group()
-    return Alone()
+    if place()[1] == 1:
+        return Alone()
+    if not _joined or _joined[0][0] is not dist.group.WORLD:
+        _joined[:] = [(dist.group.WORLD, Group())]
+    return _joined[0][1]
 
 
-def agree(group: Ranks, model: nn.Module, plan: Plan | ReactivePlan, dataset: Any) -> None:
-    """Raise on every rank unless all have the same model, plan and dataset, or shards of their own.
+def agree(
+    group: Ranks, model: nn.Module, plan: Plan | ReactivePlan, dataset: Any, **settings: object
+) -> None:
+    """Raise on every rank unless all have the same model, plan, settings, dataset or own shards.
 
     Then every rank's parameters and buffers are those of the first.
     """
@@ -174,66 +208,40 @@ def agree(group: Ranks, model: nn.Module, plan: Plan | ReactivePlan, dataset: An
         )
     state = model.state_dict()
     shapes = [(name, str(each.dtype), list(each.shape)) for name, each in state.items()]
-    own = _Held(plan.fingerprint, json.dumps(shapes), isinstance(dataset, Shard), *_look(dataset))
-    everybody: list[Any] = [None] * group.size
-    dist.all_gather_object(everybody, own)
-    _compare(everybody)
+    own: dict[str, Any] = {
+        "plan": plan.fingerprint,
+        "model": json.dumps([shapes, sorted(trainable(model))]),
+        **settings,
+        "dataset": dataset.has_twins if isinstance(dataset, Shard) else "whole",
+    }
+    everybody = group.gathered(own)
+    for name in own:
+        if any(each[name] != own[name] for each in everybody):
+            raise InvalidValueError(f"{name} must be the same on every rank, got different ones")
+    if not isinstance(dataset, Shard):
+        _refuse_different(group.gathered(prints_of(dataset)))
+    elif not dataset.has_twins:
+        _refuse_shared(group.gathered(prints_of(dataset.dataset)))
     with torch.no_grad():
         group.shared(state)
 
 
-@dataclass(frozen=True)
-class _Held:
-    """What ranks tell each other before they begin."""
-
-    plan: str
-    model: str
-    is_shard: bool
-    length: int
-    prints: tuple[str | None, ...]
-
-
-def _compare(everybody: Sequence[_Held]) -> None:
-    for what in ("plan", "model", "is_shard"):
-        if len({getattr(each, what) for each in everybody}) > 1:
-            name = "dataset" if what == "is_shard" else what
-            raise InvalidValueError(f"{name} must be the same on every rank, got different ones")
-    if everybody[0].is_shard:
-        held = [(each.length, each.prints) for each in everybody if any(each.prints)]
-        if len(set(held)) < len(held):
-            raise InvalidValueError(
-                "dataset must have other records on every rank, got a Shard with the same ones on "
-                "two: a record that is there twice counts twice, and the plan protects one"
-            )
-        return
-    alike = all(
-        len({one for one in leaf if one is not None}) <= 1
-        for leaf in zip_longest(*(each.prints for each in everybody))
-    )
-    if not alike or len({each.length for each in everybody}) > 1:
+def _refuse_shared(everybody: Sequence[Prints]) -> None:
+    """Raise if a record is on two ranks."""
+    held = np.concatenate([np.unique(each) for each in everybody])
+    if np.unique(held).size < held.size:
         raise InvalidValueError(
-            "dataset must be the same on every rank, in the same order, got different ones: each "
-            "takes its part of the whole; a rank with records of its own says so with "
-            "dither.training.Shard(dataset)"
+            "dataset must have other records on every rank, got a Shard with a record that another "
+            "has: one that is there twice counts twice, and the plan protects one; if it is of "
+            "somebody else who has the same values, say Shard(dataset, has_twins=True)"
         )
 
 
-def _look(dataset: Any) -> tuple[int, tuple[str | None, ...]]:
-    """Return the number of records, and for each of their tensors a hash of some of them.
-
-    None is for what is another at every look, as random augmentation makes it.
-    """
-    plain = dataset.dataset if isinstance(dataset, Shard) else dataset
-    records = records_of(plain, may_be_empty=isinstance(dataset, Shard))
-    if not records.length:
-        return 0, ()
-    places = np.unique(np.linspace(0, records.length - 1, _LOOKED_AT).astype(np.int64))
-    looks = [[*map(_hash, tensors(next(iter(records.batches([places])))))] for _ in range(2)]
-    return records.length, tuple(a if a == b else None for a, b in zip(*looks, strict=True))
-
-
-def _hash(tensor: Tensor) -> str:
-    raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return hashlib.sha256(
-        f"{tensor.dtype} {tuple(tensor.shape)}".encode() + raw.tobytes()
-    ).hexdigest()
+def _refuse_different(everybody: Sequence[Prints]) -> None:
+    if any(not np.array_equal(each, everybody[0]) for each in everybody):
+        raise InvalidValueError(
+            "dataset must be the same on every rank, in the same order, got different ones: each "
+            "takes its part of the whole. A rank with records of its own says so with "
+            "dither.training.Shard(dataset); so do ranks whose records are augmented by other dice "
+            "than those of torch, numpy and Python"
+        )

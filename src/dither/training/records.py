@@ -33,6 +33,11 @@ class Records(Protocol):
 
     length: int
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all records can be looked at without fetching them one by one."""
+        ...
+
     def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
         """Yield the batch of each draw, with at least one record in each."""
         ...
@@ -40,6 +45,8 @@ class Records(Protocol):
 
 class InMemory:
     """Tensors with the records along their first dimension."""
+
+    is_in_memory = True
 
     def __init__(self, tensors: Any, length: int) -> None:
         self._tensors = tensors
@@ -65,6 +72,11 @@ class InSubset:
         self._base, self._indices = base, indices
         self.length = indices.size
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the others are."""
+        return self._base.is_in_memory
+
     def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
         """Yield what the others have at the subset's places; in an empty one, their first."""
         if not self.length:
@@ -74,6 +86,8 @@ class InSubset:
 
 class FromDataset:
     """A map-style dataset, by torch's own loader."""
+
+    is_in_memory = False
 
     def __init__(self, dataset: Dataset[Any], length: int, workers: int) -> None:
         self._dataset, self._workers = dataset, workers

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from dither.integrations.opacus.draws import Draws
 from dither.integrations.opacus.refusals import (
     changed_parameters,
     changed_rates,
@@ -27,17 +28,20 @@ from dither.validate import InvalidValueError
 class NoiseSchedule:
     """Drives an Opacus optimizer along a plan.
 
-    Guarantees: as long as the optimizer is fed from the data loader that was shown to `drive`, all
-    releases together cost no more than ``plan.bound`` says. A step is counted before its noise is
-    drawn. Pieces of a batch from Opacus' ``BatchMemoryManager`` are one step, with one noise.
+    Guarantees: as long as the optimizer is fed from the data loader that was shown to `drive`, with
+    every batch as it is drawn, all releases together cost no more than ``plan.bound`` says. A step
+    is counted before its noise is drawn. Pieces of a batch from Opacus' ``BatchMemoryManager`` are
+    one step, with one noise.
 
     Refused, each with a message that says what to do: a step beyond the plan, another clip norm,
     expected batch size or reduction than the plan's, a noise multiplier or learning rate that
-    somebody else has changed, learning rate schedulers, several batches in one step, and
-    optimizers and data loaders that do something else than the plan's mechanism.
+    somebody else has changed, learning rate schedulers, several batches in one step, more steps
+    than batches were drawn, a batch that is left before its last piece, and optimizers and data
+    loaders that do something else than the plan's mechanism.
 
-    Not seen: batches from elsewhere than that data loader, a record that stands in the dataset
-    more than once, and calls of ``optimizer.signal_skip_step`` that join several batches.
+    Not seen: batches from elsewhere than that data loader, one batch used twice and another not at
+    all, a record that stands in the dataset more than once, and calls of
+    ``optimizer.signal_skip_step`` that join several batches.
 
     Args:
         plan: a `dither.Plan` with Poisson sampling.
@@ -57,6 +61,7 @@ class NoiseSchedule:
         self._optimizer: Any = None
         self._inner_pre_step: Callable[..., Any]
         self._sampler: Any = None
+        self._draws: Draws
         self._rates: list[float] = []
         self._trained: list[int] = []
         self._factor: float | None = None
@@ -97,6 +102,7 @@ class NoiseSchedule:
         if problem is not None:
             raise InvalidValueError(problem)
         self._optimizer, self._sampler = optimizer, sampler
+        self._draws = Draws(sampler, fetches_ahead=data_loader.num_workers > 0)
         self._rates = [float(group["lr"]) for group in optimizer.param_groups]
         self._trained = [*map(id, optimizer.params)]
         self._inner_pre_step = optimizer.pre_step
@@ -112,6 +118,7 @@ class NoiseSchedule:
         """Let the optimizer go, with the noise multiplier that it has now and its own rates."""
         if self._optimizer is None:
             return
+        self._draws.close()
         del self._optimizer.pre_step
         for hook in self._hooks:
             hook.remove()
@@ -146,8 +153,13 @@ class NoiseSchedule:
         self._factor = None
         self._check()
         # A piece of a batch is clipped and added up only; the noise comes with the last one.
-        if self._optimizer._check_skip_next_step(pop_next=False):
+        is_piece = self._optimizer._check_skip_next_step(pop_next=False)
+        problem = self._draws.look(is_piece=is_piece)
+        if problem is not None:
+            raise StepError(problem)
+        if is_piece:
             return self._inner_pre_step(closure)
+        self._draws.step()
         stepsize = float(self.plan.stepsizes[self.steps])
         self._course.spend()
         released = self._inner_pre_step(closure)
