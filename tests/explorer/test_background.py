@@ -99,12 +99,12 @@ def _is_running(process: int) -> bool:
 
 
 def test_a_closed_terminal_is_like_ctrl_c_unless_it_is_ignored() -> None:
-    before = signal.getsignal(signal.SIGHUP)
-    with pytest.raises(KeyboardInterrupt), _ended_like_ctrl_c():
-        signal.raise_signal(signal.SIGHUP)
-    assert signal.getsignal(signal.SIGHUP) is before
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
+        with pytest.raises(KeyboardInterrupt), _ended_like_ctrl_c():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with _ended_like_ctrl_c():
             signal.raise_signal(signal.SIGHUP)
     finally:
