@@ -158,7 +158,7 @@ def in_short(report: RunReport) -> list[tuple[str, str]]:
         (
             "What that means",
             f"Whatever is learnt from the model is at most {times(factor)} times as probable "
-            f"{_OTHERWISE[bound.relation]}, and at least one {times(factor)}th, up to δ.",
+            f"{_OTHERWISE[bound.relation]}, and at least 1/{times(factor)} times, up to δ.",
         ),
         ("Neighbouring relation", f"{_RELATIONS[bound.relation]}."),
         (
