@@ -151,7 +151,13 @@ def reactive(folder: Path, rank: int) -> None:
         private.backward(losses)
         private.optimizer.step()
         seen.append((private.noise_multiplier, private.stepsize))
-    found = {"seen": seen, "weight": model.weight.tolist(), "epsilon": private.spent().epsilon}
+    waits = private._ranks._own._get_backend(torch.device("cpu")).options._timeout  # type: ignore[attr-defined]
+    found: dict[str, Any] = {
+        "seen": seen,
+        "weight": model.weight.tolist(),
+        "epsilon": private.spent().epsilon,
+    }
+    found["timeout"] = waits.total_seconds()
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
 

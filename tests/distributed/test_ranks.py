@@ -120,6 +120,7 @@ def test_what_follows_releases_is_the_same_everywhere(folder: Path) -> None:
     one, *others = written(folder / "reactive")
     assert all(each == one for each in others)
     assert 0.0 < one["epsilon"] <= 2.0
+    assert one["timeout"] == 60.0, "ranks wait as long as the group that they were given"
     assert len({z for z, _ in one["seen"]}) > 1
 
 

@@ -12,7 +12,6 @@ from rich.progress import track
 from rich.table import Table
 
 from dither import accounting, validate
-from dither.accounting.prices import prices
 from dither.cli.options import (
     add_data,
     add_problem,
@@ -23,7 +22,7 @@ from dither.cli.options import (
     steps_of,
 )
 from dither.planning import Plan, plan
-from dither.planning.comparison import NOISES, compared
+from dither.planning.comparison import NOISES, compared, prices_of
 from dither.types import rounded
 
 NAME = "plan"
@@ -114,16 +113,9 @@ def _column(arguments: argparse.Namespace, made: Plan, uniform: Plan) -> dict[st
 
 def _prices(made: Plan) -> dict[str, float | None]:
     """Return ε of a plan by every accountant, None where one gives nothing."""
-    bounds = prices(
-        made.noise_multipliers,
-        sample_rate=made.sample_rate,
-        delta=made.bound.delta,
-        sampling=made.sampling,
-        known={made.accountant: made.bound},
-    )
     return {
         name: bound.epsilon if math.isfinite(bound.epsilon) else None
-        for name, bound in bounds.items()
+        for name, bound in prices_of(made).items()
     }
 
 

@@ -8,11 +8,10 @@ import numpy as np
 
 from dither import validate
 from dither.accounting.pld import TooFineError
-from dither.accounting.prices import prices
 from dither.explorer.preview import previews
 from dither.explorer.settings import Settings, field_of
 from dither.planning import Plan
-from dither.planning.comparison import compared
+from dither.planning.comparison import compared, prices_of
 from dither.types import FloatArray, rounded
 
 _POINTS = 240
@@ -85,13 +84,6 @@ def saved(made: Plan) -> dict[str, Any]:
 
 def costs(made: Plan) -> dict[str, Any]:
     """Return ε by every accountant, rounded up, with what is proven of it."""
-    bounds = prices(
-        made.noise_multipliers,
-        sample_rate=made.sample_rate,
-        delta=made.bound.delta,
-        sampling=made.sampling,
-        known={made.accountant: made.bound},
-    )
     return {
         "prices": {
             name: {
@@ -99,7 +91,7 @@ def costs(made: Plan) -> dict[str, Any]:
                 "lower": None if bound.lower is None else rounded(bound.lower, 5, ROUND_FLOOR),
                 "proven": bound.is_upper_bound,
             }
-            for name, bound in bounds.items()
+            for name, bound in prices_of(made).items()
         }
     }
 

@@ -3,7 +3,9 @@
 import numpy as np
 
 from dither import theory
-from dither.types import FloatArray
+from dither.accounting.prices import prices
+from dither.planning.fixed_plan import Plan
+from dither.types import FloatArray, PrivacyBound
 
 NOISES = ("uniform", "matched", "optimal")
 
@@ -40,3 +42,14 @@ def compared(
         "improvement_by_the_theorem": theory.improvement(eta, z),
         "utility_bound": bound.total,
     }
+
+
+def prices_of(made: Plan) -> dict[str, PrivacyBound]:
+    """Return what a plan costs by every accountant."""
+    return prices(
+        made.noise_multipliers,
+        sample_rate=made.sample_rate,
+        delta=made.bound.delta,
+        sampling=made.sampling,
+        known={made.accountant: made.bound},
+    )

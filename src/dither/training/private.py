@@ -127,7 +127,7 @@ class Private:
             self._ranks, model, plan, dataset, seed=seed, reduction=reduction, engine=engine,
             augment=augment is not None,
         )  # fmt: skip
-        length = self._ranks.together(self._records.length)
+        length = sum(self._ranks.gathered(self._records.length))
         self._sampler = sampler_for(plan, length=length)
         if self._ranks.is_first:
             warn_of_other_size(plan, length, stacklevel=4)
@@ -426,7 +426,6 @@ class Private:
         told = self._ranks.by_first(lambda: self._paid_release(sums, z, made))
         if not self._ranks.is_first:
             self._follow(told, z, made)
-        self._step = None
         self._taken += 1
         self._drawn.pop(self.step - 1, None)
         self._ranks.shared(made)
@@ -441,7 +440,7 @@ class Private:
     def _paid_release(self, sums: dict[str, Tensor], z: float, made: dict[str, Tensor]) -> _Told:
         """Pay for a step, and only then put what it releases into ``made``."""
         self._payments.finish(self.step, z)
-        self._course.spend()
+        self._spend()
         released = release(
             ClippedSum(sums, torch.zeros(0)),
             clip_norm=self.plan.clip_norm,
@@ -465,9 +464,14 @@ class Private:
                 f"ranks must be at the same step of the same plan, but rank 0 has released noise "
                 f"{told.noise_multiplier!r}, and here it is {z!r}"
             )
-        self._course.spend()
+        self._spend()
         for name, parameter in self._guard.trainable.items():
             made[name] = torch.zeros_like(parameter)
+
+    def _spend(self) -> None:
+        """Take the step under way as paid for: whatever comes now, it is not released again."""
+        self._step = None
+        self._course.spend()
 
     def _ready_step(self) -> tuple[_Step, float]:
         step, z = self._step, self._course.noise_multiplier

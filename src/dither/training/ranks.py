@@ -8,6 +8,7 @@ all. Nobody but the first rank holds the sum of all, and it holds no other rank'
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
@@ -65,10 +66,6 @@ class Ranks(Protocol):
         """Overwrite every rank's tensors with those of the first."""
         ...
 
-    def together(self, number: int) -> int:
-        """Return the sum of every rank's number to all."""
-        ...
-
     def gathered(self, value: T) -> list[T]:
         """Return every rank's value to all, in the order of the ranks."""
         ...
@@ -91,10 +88,6 @@ class Alone:
     def shared(self, gradients: Mapping[str, Tensor]) -> None:
         """Leave them as they are."""
 
-    def together(self, number: int) -> int:
-        """Return the number."""
-        return number
-
     def gathered(self, value: T) -> list[T]:
         """Return the value."""
         return [value]
@@ -109,7 +102,7 @@ class Group:
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._own = dist.new_group()
+        self._own = dist.new_group(timeout=_timeout(dist.group.WORLD))
 
     @property
     def is_first(self) -> bool:
@@ -165,12 +158,15 @@ class Group:
         dist.all_gather_object(everybody, value, group=self._own)
         return everybody
 
-    def together(self, number: int) -> int:
-        """Return the sum of all."""
-        is_cuda = dist.get_backend() == "nccl"
-        counted = torch.tensor(number, device="cuda" if is_cuda else "cpu")
-        dist.all_reduce(counted, group=self._own)
-        return int(counted)
+
+def _timeout(group: Any) -> timedelta | None:
+    """Return how long a group waits; a new one would wait for torch's usual half an hour.
+
+    None where a version of torch does not tell: then it is that half an hour.
+    """
+    backend = group._get_backend(group._device_types[0])
+    waits: timedelta | None = getattr(getattr(backend, "options", None), "_timeout", None)
+    return waits
 
 
 def place() -> tuple[int, int]:
