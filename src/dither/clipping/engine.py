@@ -26,6 +26,7 @@ from dither.clipping.batch import (
 )
 from dither.clipping.clip import clip
 from dither.clipping.oracle import oracle
+from dither.clipping.precision import full_precision
 from dither.clipping.proof import (
     BadRecordsError,
     Pattern,
@@ -244,7 +245,7 @@ def _finish(
         raise InvalidValueError(
             "loss must depend on the trainable parameters, got losses without a graph"
         )
-    with torch.autocast(losses.device.type, enabled=False):
+    with full_precision(losses.device.type):
         if losses.requires_grad:
             gradients = _output_gradients(recorder, losses, keep=not proven)
             parts, slow = contributions(recorder, gradients)

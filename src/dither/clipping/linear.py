@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dither.clipping.precision import full_precision
 from dither.clipping.result import ClippedSum
 
 _PIECE = 4096
@@ -158,7 +159,8 @@ def linear_clipped_sum(
         finite = torch.isfinite(norm)
         factors = (clip_norm / norm).clamp_(max=1.0).to(r.dtype)
         kept = torch.where(finite[:, None], r * factors[:, None], 0.0)
-        total += rows.weighted(taken, kept)
+        with full_precision(kept.device.type):
+            total += rows.weighted(taken, kept)
         norms.append(torch.where(finite, norm, torch.inf))
     return ClippedSum({"weight": total}, torch.cat(norms))
 

@@ -17,6 +17,7 @@ from dither.clipping.batch import (
     vmapped,
     wide,
 )
+from dither.clipping.precision import full_precision
 
 PIECE = 2**26
 """Numbers that the gradients of the records of a piece may occupy together."""
@@ -47,7 +48,7 @@ def oracle(
             rows = per_record_gradients(model, same, objective, *part)
         if views > 1:
             rows = {name: each.unflatten(0, (-1, views)).mean(1) for name, each in rows.items()}
-        with torch.autocast(device, enabled=False), torch.no_grad():
+        with full_precision(device), torch.no_grad():
             _add_clipped(sums, norms, rows, clip_norm)
     return sums, torch.cat(norms).to(_norm_type(parameters.values()))
 

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from dither.clipping.batch import tensors, vmapped
 from dither.clipping.check import probe
+from dither.clipping.precision import full_precision
 from dither.training.tape import Output, Tape, Taped
 from dither.validate import InvalidValueError
 
@@ -115,7 +116,7 @@ class TapedLoss:
                     f"{self.tape.rows}, got shape {tuple(each.value.shape)}"
                 )
         gradients = self._gradients(outputs)
-        with torch.autocast(outputs[0].value.device.type, enabled=False):
+        with full_precision(outputs[0].value.device.type):
             parts = [
                 (each.value * gradient.to(each.value.dtype)).reshape(self.tape.rows, -1).sum(1)
                 for each, gradient in zip(outputs, gradients, strict=True)
