@@ -570,6 +570,7 @@ def test_the_help_tells_every_default(
         ("--model models_of_mine:mixing", "model and loss must treat every record by itself"),
         ("--model cnn", "must have images of channels × height × width"),
         ("--plotting runs.png", "unrecognized arguments: --plotting runs.png"),
+        ("--device gpu", "invalid choice: 'gpu'"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -624,3 +625,11 @@ def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().err
     assert told.startswith("dither train: warning: the dataset has another number of records")
     assert told.count("\n") == 1
+
+
+def test_a_gpu_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    line = complaint(["train", "--device", "cuda"], capsys)
+    assert "device must be cpu where torch finds no GPU, got 'cuda'" in line

@@ -227,6 +227,14 @@ def refusals(folder: Path, rank: int) -> None:
         dither.training.train_linear(data[0].numpy(), lambda scores, _: scores, plan, outputs=1)
     except ValueError as refusal:
         found["linear"] = str(refusal)
+    tried("ledger elsewhere", ledger=folder / "elsewhere.sqlite" if rank == 1 else None)
+    for name, owner in (("folder elsewhere", 1), ("folder that is not empty", 0)):
+        plan = dither.Plan.from_noise_multipliers([2.0], delta=1e-5, dataset_size=100, batch_size=9)
+        run_dir = folder.parent if rank == owner else None
+        try:
+            dither.train(nn.Linear(3, 2), data, plan, run_dir=run_dir, progress=False)
+        except (ValueError, StepError) as refusal:
+            found[name] = f"{type(refusal).__name__}: {refusal}"
     book = folder / "capped.sqlite"
     if rank == 0:
         ledger = dither.ledger.Ledger(book)

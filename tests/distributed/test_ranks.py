@@ -138,6 +138,9 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
             assert "dataset must be the same on every rank, in the same order" in found[case]
         assert found["mixed"].endswith("dataset must be the same on every rank, got different ones")
         assert "train_linear is for one process" in found["linear"]
+        for case in ("ledger", "folder"):
+            assert "must be given to rank 0, which keeps it for all" in found[f"{case} elsewhere"]
+        assert "run_dir must be a folder that is new or empty" in found["folder that is not empty"]
         fine = {"nothing", "one by one", "one by one, random", "twins", "own dice, shards"}
         assert not fine & found.keys()
     assert first["cap"].startswith("BudgetExceededError")
@@ -153,6 +156,6 @@ def test_a_group_that_comes_later_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     model = torch.nn.Linear(3, 2)
     data = torch.randn(20, 3), torch.zeros(20, dtype=torch.int64)
     private = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, data)
-    monkeypatch.setattr("dither.training.private.place", lambda: (0, 2))
+    monkeypatch.setattr("dither.training.releases.place", lambda: (0, 2))
     with pytest.raises(dither.training.StepError, match="call init_process_group first"):
         cases.go(private)

@@ -157,7 +157,7 @@ def test_a_fork_releases_nothing(tmp_path: Path) -> None:
     run = private(plan(), new(tmp_path))
     x, y = next(run.batches())
     run.backward(functional.cross_entropy(run.model(x), y, reduction="none"))
-    run._process = os.getpid() + 1  # as it is after a fork
+    run._releases._process = os.getpid() + 1  # as it is after a fork
     with pytest.raises(StepError, match="a forked process"):
         run.optimizer.step()
 

@@ -53,7 +53,7 @@ def noise_of_the_mean(patch: Patch) -> None:
         z = noise_multiplier / batch_size
         return release(clipped, noise_multiplier=z, batch_size=batch_size, **others)
 
-    patch.setattr("dither.training.private.release", wrong)
+    patch.setattr("dither.training.releases.release", wrong)
 
 
 def half_of_the_noise(patch: Patch) -> None:

@@ -10,9 +10,17 @@ TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for another that is silent; one that has died is noticed at once."""
 
 
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+"""What carries tensors between the devices of a kind."""
+
+
 @contextmanager
-def joined() -> Iterator[None]:
-    """Join the group if torchrun has started this process; only rank 0 is heard."""
+def joined(device: str) -> Iterator[None]:
+    """Join the group if torchrun has started this process; only rank 0 is heard.
+
+    Args:
+        device: where models are computed, "cpu" or "cuda"; then every rank has a GPU of its own.
+    """
     if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("WORLD_SIZE") == "1":
         yield
         return
@@ -21,10 +29,9 @@ def joined() -> Iterator[None]:
 
     from dither.training.errors import RefusedByFirstError
 
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    if backend == "nccl":
+    if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group(backend, timeout=TIMEOUT)
+    dist.init_process_group(BACKENDS[device], timeout=TIMEOUT)
     try:
         if dist.get_rank() == 0:
             yield

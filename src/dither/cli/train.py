@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ from rich.table import Table
 
 from dither import accounting, validate
 from dither.cli.canaries import canaries_of, clearing, keep_scores, with_canaries
-from dither.cli.group import joined
+from dither.cli.group import BACKENDS, joined
+from dither.cli.models import model_of
 from dither.cli.options import add_schedule, number, schedule_of, steps_of
 from dither.cli.training_data import STANDARD, read, read_off
 from dither.planning import Plan, plan
@@ -104,6 +104,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--averaging", choices=("ema", "tail", "none"), default="ema", help="of the iterates"
     )
     model.add_argument(
+        "--device",
+        choices=tuple(BACKENDS),
+        default="cpu",
+        help="where the model is computed; under torchrun every rank has a GPU of its own",
+    )
+    model.add_argument(
         "--seed",
         type=number,
         default=argparse.SUPPRESS,
@@ -144,7 +150,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan, train, compare where the data is public, print; under torchrun with all its ranks."""
-    with joined():
+    with joined(_checked_device(arguments.device)):
         _run(arguments)
 
 
@@ -157,7 +163,7 @@ def _run(arguments: argparse.Namespace) -> None:
         checked_figure_path(arguments.plot)
     Source(getattr(arguments, "seed", None))  # refuses what is no whole number
     examples, test = read(arguments)
-    build = _model(arguments.model)
+    build = model_of(arguments.model)
     arguments.read_off = read_off(arguments)
     # Folders are the first rank's concern: what it makes of them is what all go by.
     plans = group.by_first(lambda: _checked_plans(arguments, len(examples)))
@@ -213,6 +219,17 @@ def _tell(
             )
         if plot is not None:
             sys.stdout.write(f"The picture is in {plot}.\n")
+
+
+def _checked_device(name: str) -> str:
+    """Return where to compute, if torch can."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise validate.InvalidValueError(
+            "device must be cpu where torch finds no GPU, got 'cuda': dither doctor tells"
+        )
+    return name
 
 
 def _checked_plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
@@ -298,8 +315,9 @@ def _trained(
             "checkpoint_every": arguments.checkpoint_every,
             "read_off": arguments.read_off,
         }
+    model = build(tuple(examples.inputs.shape[1:]), len(examples.classes))
     return train(
-        build(tuple(examples.inputs.shape[1:]), len(examples.classes)),
+        model.to(arguments.device),
         examples,
         made,
         optimizer="adam" if name == _WITHOUT else arguments.optimizer,
@@ -310,56 +328,6 @@ def _trained(
         progress=not arguments.quiet,
         seed=seed,
     )
-
-
-def _model(name: str) -> Callable[..., "nn.Module"]:
-    from dither.training import MODELS
-
-    if name in MODELS:
-        return MODELS[name]
-    module, colon, function = name.partition(":")
-    if not colon or not module or module.startswith("."):
-        raise validate.InvalidValueError(
-            f"model must be one of {', '.join(MODELS)} or MODULE:FUNCTION, got {name!r}"
-        )
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(import_module(module), function)
-    except (ImportError, AttributeError, SyntaxError) as problem:
-        raise validate.InvalidValueError(f"model must be found, got {name!r}: {problem}") from None
-    finally:
-        sys.path.pop(0)
-    if not callable(found):
-        raise validate.InvalidValueError(f"model must be a function, got {name!r}: {found!r}")
-
-    def build(shape: tuple[int, ...], classes: int) -> "nn.Module":
-        return _tried(found, name, shape, classes)
-
-    return build
-
-
-def _tried(
-    function: Callable[..., Any], name: str, shape: tuple[int, ...], classes: int
-) -> "nn.Module":
-    """Return a user's model, after two empty records went through it."""
-    import torch
-
-    try:
-        model = validate.instance(torch.nn.Module, model=function(shape, classes))
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            outputs = model(torch.zeros(2, *shape))
-    except (TypeError, RuntimeError, AttributeError, IndexError) as problem:
-        why = " ".join(str(problem).split())[:200]
-        raise validate.InvalidValueError(
-            f"model must take records of shape {shape}, got {name!r}: {why}"
-        ) from None
-    if not isinstance(outputs, torch.Tensor) or outputs.shape != (2, classes):
-        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        raise validate.InvalidValueError(
-            f"model must give {classes} numbers a record, shape (2, {classes}) for two, got {got} "
-            f"from {name!r}"
-        )
-    return model
 
 
 def _summary(result: "TrainResult") -> dict[str, Any]:

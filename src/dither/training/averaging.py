@@ -66,6 +66,11 @@ class Average:
         self.name, self._model, self._steps = averaging, model, steps
         self.mean: dict[str, Tensor] = {}
 
+    def go_on(self, mean: dict[str, Tensor]) -> None:
+        """Take up an average that was kept, where the model is now."""
+        own = trainable(self._model)
+        self.mean = {name: each.to(own[name].device) for name, each in mean.items()}
+
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the iterate after that many steps."""

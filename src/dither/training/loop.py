@@ -23,7 +23,7 @@ from dither.training.history import History, Row, finite
 from dither.training.losses import loss_of
 from dither.training.making import make_private
 from dither.training.optimizers import optimizer_of
-from dither.training.ranks import ranks
+from dither.training.ranks import ranks, refuse_on_others_alone
 from dither.training.records import checked_pair
 from dither.training.run_folder import RunFolder, restore
 from dither.training.views import Augment
@@ -132,9 +132,16 @@ def train(
     criterion, measured = loss_of(loss), checked_public(evaluate, dataset)
     every = validate.count(every=every)
     checkpoint_every = validate.count(checkpoint_every=checkpoint_every)
-    group, folder = ranks(), None
-    if run_dir is not None and group.is_first:
-        folder = RunFolder(run_dir, resume=resume, ledger=ledger, read_off=read_off)
+    group = ranks()
+    refuse_on_others_alone(group, run_dir=run_dir)
+    folder = group.by_first(
+        lambda: (
+            None
+            if run_dir is None
+            else RunFolder(run_dir, resume=resume, ledger=ledger, read_off=read_off)
+        )
+    )
+    folder = folder if group.is_first else None  # what it refuses, all have heard
     private = make_private(
         model, optimizer_of(optimizer, model), plan, dataset, seed=seed, workers=workers,
         engine=engine, augment=augment,

@@ -58,7 +58,7 @@ def _same_dice() -> Iterator[None]:
     """Throw the dice of torch, numpy and Python as everybody does; leave them as they were."""
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - users' own
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
         try:

@@ -1,9 +1,7 @@
 """A model, an optimizer, a plan and a dataset, joined for a loop of one's own."""
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, final, overload
 
 import numpy as np
@@ -12,82 +10,34 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.clipping import ClippedSum
 from dither.clipping.batch import mapped, take, tensors, wide
-from dither.clipping.check import probe
 from dither.clipping.engine import Recording, telling_once
 from dither.clipping.proof import refuse_kept_records
 from dither.clipping.refusals import refuse_unsound_layers
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
-from dither.release import release
 from dither.sampling import sampler_for
 from dither.sampling.sampler import Indices
-from dither.schedules import UnsafeRawAdaGradNorm
-from dither.training.declared import PublicNumber, PublicTensors, Reading
+from dither.training.declared import PublicNumber, PublicTensors
 from dither.training.dice import dice
 from dither.training.errors import StepError
 from dither.training.guard import Guard
 from dither.training.loop_watch import LoopWatch
+from dither.training.outputs_alone import OutputsAlone
 from dither.training.payments import Payments
-from dither.training.ranks import Ranks, Shard, agree, place, ranks
+from dither.training.ranks import Ranks, Shard, agree, ranks
 from dither.training.records import Records, part_of, records_of, warn_of_other_size
-from dither.training.tape import Tape, Taped, plain, refuse_strange_output
+from dither.training.releases import Ready, Releases
+from dither.training.step import TWICE, Piece, Step, are_same, misuse
+from dither.training.tape import Tape, Taped, plain
 from dither.training.taped_loss import TapedLoss, rows_alone
 from dither.training.views import Augment, Views
 from dither.training.watch import Args, Kwargs, Watch
 from dither.types import PrivacyBound
 
 _FORMAT = "dither-private-1"
-_TWICE = (
-    "private.backward(losses) came twice for the same records: call it once for a batch or a "
-    "piece, then private.optimizer.step()"
-)
 _MOST_ROWS = 4096
 """Sums of more rows than this in single precision would be off by more than the noise allows."""
-
-
-@dataclass
-class _Piece:
-    """Some of a step's records on their way through the loop."""
-
-    tape: Tape
-    first: int
-    records: int
-    recording: Recording | None = None
-
-
-@dataclass
-class _Step:
-    """The step that is under way: how many records were drawn, and what has come of them."""
-
-    drawn: int
-    records: int
-    reading: Reading = field(default_factory=Reading)
-    batch: Any = None
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
-    piece: _Piece | None = None
-
-    @property
-    def received(self) -> int:
-        """How many records have been through the loop."""
-        return len(self.seen)
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What all ranks know of a release besides its gradients."""
-
-    noise_multiplier: float
-    noise: float
-    dimension: int
-    energy: float = math.nan
-    raw_squared_norm: float = math.nan
-
-    def squared_norm(self) -> float:
-        """Return ‖g‖²; only for step sizes that follow it."""
-        return self.energy
 
 
 @final
@@ -134,10 +84,11 @@ class Private:
         self._course, self._first_plan = plan.course(), plan
         self._payments, self._taken = payments, 0
         self._run: str | None = None
-        self._iterations, self._process = 0, os.getpid()
+        self._iterations = 0
         self._guard = Guard(model, optimizer, self._release)
+        self._releases = Releases(self._ranks, payments, self._source, self._guard.trainable)
         self._watch = Watch(model, self._model_begins, self._model_ends)
-        self._step: _Step | None = None
+        self._step: Step | None = None
         self._views = 1
         self._public = PublicTensors()
         self._sizes_vary = plan.sampling == "poisson"
@@ -201,7 +152,7 @@ class Private:
             size: the records in a piece, at most.
         """
         size, step = validate.count(size=size), self._step
-        if step is None or step.received or not _are_same(batch, step.batch):
+        if step is None or step.received or not are_same(batch, step.batch):
             raise StepError(
                 "pieces must be of the batch that private.batches() gave last, whole and unused"
             )
@@ -220,10 +171,10 @@ class Private:
         step, piece = self._step, None if self._step is None else self._step.piece
         tape = losses.tape if isinstance(losses, Taped) else None
         if step is None or piece is None or tape is not piece.tape or piece.recording is None:
-            raise StepError(_misuse(step, tape))
+            raise StepError(misuse(step, tape))
         rows = {*range(piece.first, piece.first + piece.records)}
         if rows & step.seen:
-            raise StepError(_TWICE)
+            raise StepError(TWICE)
         self._guard.refuse_changed_model()
         step.piece = None
         tape.stop(losses)
@@ -349,16 +300,16 @@ class Private:
         device = next(iter(self._guard.trainable.values())).device
         batch = mapped(batch, lambda tensor: tensor.to(device))
         self._payments.begin(self.step, self._course.noise_multiplier)
-        step = self._step = _Step(drawn, max(drawn, 1))
+        step = self._step = Step(drawn, max(drawn, 1))
         if self._augment is not None:
             with dice(self.seed, self.step):
                 batch, self._views = self._augment.of(batch, step.records)
         step.batch = self._open(step, batch, 0, step.records)
         return step.batch
 
-    def _open(self, step: _Step, batch: Any, first: int, records: int) -> Any:
+    def _open(self, step: Step, batch: Any, first: int, records: int) -> Any:
         tape = Tape(batch, records * self._views, self._public, step.reading)
-        step.piece = _Piece(tape, first, records)
+        step.piece = Piece(tape, first, records)
         return tape.batch
 
     def _model_begins(self, args: Args, kwargs: Kwargs) -> tuple[Recording, Args, Kwargs] | None:
@@ -383,7 +334,7 @@ class Private:
         if piece.recording is None:
             self._guard.refuse_changed_model()
             refuse_unsound_layers(self.model)
-            refuse_kept_records(self.model, _OutputsAlone(), (call, ()), piece.tape.rows)
+            refuse_kept_records(self.model, OutputsAlone(), (call, ()), piece.tape.rows)
             piece.recording = Recording(self.model, _pair(plain(piece.tape.batch)), piece.tape.rows)
         return piece.recording, args, kwargs
 
@@ -413,67 +364,26 @@ class Private:
 
     def _release(self) -> float:
         """Release the step that is under way into the gradients; return its step size."""
-        if os.getpid() != self._process:
-            raise StepError("a forked process cannot release what its parent pays for")
-        if place() != (self._ranks.rank, self._ranks.size):
-            raise StepError(
-                "the process group has changed since make_private: ranks that each hold all "
-                "records would each be a run of its own; call init_process_group first"
-            )
         step, z = self._ready_step()
-        sums = self._ranks.total({name: step.sums[name] for name in self._guard.trainable})
-        made: dict[str, Tensor] = {}
-        told = self._ranks.by_first(lambda: self._paid_release(sums, z, made))
-        if not self._ranks.is_first:
-            self._follow(told, z, made)
+        sums = {name: step.sums[name] for name in self._guard.trainable}
+        ready = Ready(self.plan, self.step, z, sums, self._spend)
+        gradients, told = self._releases.release(ready)
         self._taken += 1
         self._drawn.pop(self.step - 1, None)
-        self._ranks.shared(made)
         for parameter in self.model.parameters():
             parameter.grad = None
         for name, parameter in self._guard.trainable.items():
-            parameter.grad = made[name]
+            parameter.grad = gradients[name]
         self.noise_multiplier = z
         self.stepsize = self._course.stepsize(told, lambda: told.raw_squared_norm)
         return self.stepsize
-
-    def _paid_release(self, sums: dict[str, Tensor], z: float, made: dict[str, Tensor]) -> _Told:
-        """Pay for a step, and only then put what it releases into ``made``."""
-        self._payments.finish(self.step, z)
-        self._spend()
-        released = release(
-            ClippedSum(sums, torch.zeros(0)),
-            clip_norm=self.plan.clip_norm,
-            noise_multiplier=z,
-            batch_size=self.plan.batch_size,
-            stream=self._source.stream("noise", self.step),
-        )
-        for name, parameter in self._guard.trainable.items():
-            made[name] = released.gradients[name].to(parameter.dtype)
-        if isinstance(self.plan, Plan):
-            return _Told(z, released.noise, released.dimension)
-        energy, raw, m = released.squared_norm(), math.nan, self.plan.batch_size
-        if isinstance(self.plan.stepsizes, UnsafeRawAdaGradNorm):  # which claims nothing
-            raw = sum(float((g.double() / m).square().sum()) for g in sums.values())
-        return _Told(z, released.noise, released.dimension, energy, raw)
-
-    def _follow(self, told: _Told, z: float, made: dict[str, Tensor]) -> None:
-        """Take the step that rank 0 has paid for and released."""
-        if told.noise_multiplier != z:
-            raise StepError(
-                f"ranks must be at the same step of the same plan, but rank 0 has released noise "
-                f"{told.noise_multiplier!r}, and here it is {z!r}"
-            )
-        self._spend()
-        for name, parameter in self._guard.trainable.items():
-            made[name] = torch.zeros_like(parameter)
 
     def _spend(self) -> None:
         """Take the step under way as paid for: whatever comes now, it is not released again."""
         self._step = None
         self._course.spend()
 
-    def _ready_step(self) -> tuple[_Step, float]:
+    def _ready_step(self) -> tuple[Step, float]:
         step, z = self._step, self._course.noise_multiplier
         if z is None:
             raise StepError(
@@ -494,22 +404,6 @@ class Private:
         return step, z
 
 
-class _OutputsAlone:
-    """What the model does, without a loss."""
-
-    key = None
-    sizes_vary = True
-
-    def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
-        (args, kwargs), _ = batch
-        output = called(*args, **kwargs)
-        refuse_strange_output(output)
-        return probe(output, None)
-
-    def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
-        return self.values(called, batch, 1)[0]
-
-
 def _own_records(dataset: Any, group: Ranks, workers: int) -> Records:
     """Return this rank's part of the whole, or the shard that is its own."""
     if isinstance(dataset, Shard):
@@ -517,26 +411,6 @@ def _own_records(dataset: Any, group: Ranks, workers: int) -> Records:
     return part_of(records_of(dataset, workers=workers), group.rank, group.size)
 
 
-def _misuse(step: _Step | None, tape: Tape | None) -> str:
-    if step is None:
-        return (
-            "private.backward(losses) came without a batch: take one from private.batches(), once "
-            "for every step"
-        )
-    if step.piece is None:
-        return _TWICE
-    if tape is None or tape is step.piece.tape:
-        return (
-            "losses must be computed from private.model(inputs) with the batch that "
-            "private.batches() gave, got losses that do not come from there"
-        )
-    return "losses must be of the batch that was given last, got those of an earlier one"
-
-
 def _pair(batch: Any) -> tuple[Any, Any]:
     """Return the batch as inputs, which may be made larger, and the rest, which may not."""
     return (batch[0], batch[1:]) if isinstance(batch, tuple) else (batch, ())
-
-
-def _are_same(one: Any, two: Any) -> bool:
-    return [*map(id, tensors(one))] == [*map(id, tensors(two))]

@@ -188,6 +188,16 @@ def ranks() -> Ranks:
     return _joined[0][1]
 
 
+def refuse_on_others_alone(group: Ranks, **given: object) -> None:
+    """Raise on every rank if another than the first was given what the first is to keep."""
+    for name, each in given.items():
+        first, *others = group.gathered(each is not None)
+        if any(others) and not first:
+            raise InvalidValueError(
+                f"{name} must be given to rank 0, which keeps it for all, got one on another only"
+            )
+
+
 def agree(
     group: Ranks, model: nn.Module, plan: Plan | ReactivePlan, dataset: Any, **settings: object
 ) -> None:

@@ -58,7 +58,7 @@ def restore(private: Private, average: Average, found: Found | None) -> None:
     private.load_state_dict(facts["state"])
     private.model.load_state_dict(_part(tensors, "model."))
     _to_optimizer(private.optimizer, _part(tensors, "optimizer."), facts["optimizer"])
-    average.mean = _part(tensors, "average.")
+    average.go_on(_part(tensors, "average."))
     private.accept_model()
 
 
