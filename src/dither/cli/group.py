@@ -26,12 +26,19 @@ def joined(device: str) -> Iterator[None]:
         return
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     from dither.training.errors import RefusedByFirstError
 
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group(BACKENDS[device], timeout=TIMEOUT)
+    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    # What ranks wrote there that torchrun has since replaced (--max-restarts) would be read again.
+    own = PrefixStore(f"start {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group(
+        BACKENDS[device], store=own, rank=rank, world_size=size, timeout=TIMEOUT
+    )
     try:
         if dist.get_rank() == 0:
             yield
