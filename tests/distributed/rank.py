@@ -12,7 +12,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import distribute_tensor
 from torch.nn import functional
+from torch.utils.data import Subset
 
 import dither
 from dither.accounting import BudgetExceededError
@@ -214,6 +218,7 @@ def refusals(folder: Path, rank: int) -> None:
     tried("seeds", seed=7 if rank else None)
     tried("frozen", frozen=bool(rank))
     turned = tuple(torch.roll(each, rank, 0) for each in data)
+    wide = torch.randn(902, 3), torch.zeros(902, dtype=torch.int64)
     tried("order", dataset=turned)
     tried("length", dataset=tuple(each[: 100 - rank] for each in data))
     tried("mixed", dataset=data if rank else Shard(data))
@@ -221,7 +226,12 @@ def refusals(folder: Path, rank: int) -> None:
     tried("one by one, random", dataset=Records(data, jitter=1.0))
     tried("one by one, order", dataset=Records(turned, jitter=1.0))
     tried("own dice", dataset=OwnDice(data, jitter=0.0))
+    shard = Subset(Records(wide, jitter=0.0), range(300 * rank, 300 * rank + 302))
+    tried("one by one, two in common", dataset=Shard(shard))
+    shard = Subset(Records(wide, jitter=1.0), range(300 * rank, 300 * rank + 300))
+    tried("one by one, nothing in common", dataset=Shard(shard), dataset_size=900)
     tried("own dice, shards", dataset=Shard(OwnDice(turned, jitter=0.0)))
+    tried("own dice, twins", dataset=Shard(OwnDice(turned, jitter=0.0), has_twins=True))
     try:
         plan = dither.Plan.from_noise_multipliers([2.0], delta=1e-5, dataset_size=100, batch_size=9)
         dither.training.train_linear(data[0].numpy(), lambda scores, _: scores, plan, outputs=1)
@@ -245,7 +255,90 @@ def refusals(folder: Path, rank: int) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
-CASES = {each.__name__: each for each in (equal, noise, draws, reactive, refusals)}
+def wrapped(folder: Path, rank: int) -> None:
+    """Modules that spread themselves over ranks are refused by name."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    spread = nn.Linear(6, 3)
+    for name, value in [*spread.named_parameters()]:
+        setattr(spread, name, nn.Parameter(distribute_tensor(value.detach(), mesh)))
+    kinds: dict[str, Any] = {
+        "DistributedDataParallel": nn.parallel.DistributedDataParallel(nn.Linear(6, 3)),
+        "FullyShardedDataParallel": FullyShardedDataParallel(
+            nn.Linear(6, 3), device_id=torch.device("cpu")
+        ),
+        "FSDPLinear": fully_shard(nn.Linear(6, 3), mesh=mesh),
+        "Linear": spread,
+    }
+    plan = dither.Plan.from_noise_multipliers([2.0], delta=1e-5, dataset_size=20, batch_size=5)
+    data, found = (torch.randn(20, 6), torch.zeros(20, dtype=torch.int64)), {}
+    for name, model in kinds.items():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            dither.make_private(model, optimizer, plan, data)
+        except ValueError as refusal:
+            found[name] = str(refusal)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+class Sending(nn.Linear):
+    """Adds up what all ranks have at the same places."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = super().forward(x)
+        dist.all_reduce(hidden.detach())
+        return hidden
+
+
+def messages(folder: Path, rank: int) -> None:
+    """Records of one rank must not reach another, nor losses; runs do not meet each other."""
+    plan = dither.Plan.unsafe_without_noise(steps=2, dataset_size=90, batch_size=90, clip_norm=1.0)
+    torch.manual_seed(0)
+    data, found = (torch.randn(90, 3), torch.zeros(90, dtype=torch.int64)), dict[str, str]()
+
+    def made(model: nn.Module) -> dither.Private:
+        return dither.make_private(model, torch.optim.SGD(model.parameters(), lr=1.0), plan, data)
+
+    def tried(name: str, model: nn.Module) -> None:
+        private = made(model)
+        inputs, targets = next(private.batches())
+        if name == "batch":
+            dist.all_reduce(inputs)
+        losses = functional.cross_entropy(private.model(inputs), targets, reduction="none")
+        if name == "losses":
+            dist.all_reduce(losses.detach().as_subclass(Tensor))
+        private.backward(losses)
+        try:
+            private.optimizer.step()
+        except StepError as refusal:
+            found[name] = str(refusal)
+        private.close()
+
+    tried("model", Sending(3, 2))
+    for name in ("batch", "losses", "nothing"):
+        tried(name, nn.Linear(3, 2))
+    runs = made(nn.Linear(3, 2)), made(nn.Linear(3, 2))
+    for batches in zip(*(run.batches() for run in runs), strict=True):
+        for run, (inputs, targets) in zip(runs, batches, strict=True):
+            run.backward(functional.cross_entropy(run.model(inputs), targets, reduction="none"))
+        for run in runs:
+            run.optimizer.step()
+    groups = {id(run._ranks._own) for run in runs}  # type: ignore[attr-defined]
+    found["groups"] = str(len(groups))
+    states = [run.state_dict() for run in runs]
+    states[1]["course"] = {**states[1]["course"], "paid": [0.0]}
+    try:
+        runs[0].load_state_dict(states[min(rank, 1)])
+    except ValueError as refusal:
+        found["states"] = str(refusal)
+    for run in runs:
+        run.close()
+        run.close()
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+CASES = {
+    each.__name__: each for each in (equal, noise, draws, reactive, refusals, messages, wrapped)
+}
 
 
 def main(names: list[str], folder: Path) -> None:

@@ -43,7 +43,7 @@ def _starts() -> dict[str, torch.Tensor]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What three ranks have left of all other cases."""
     made = tmp_path_factory.mktemp("ranks")
-    finished(SIZE, WORKER, made, "noise", "draws", "reactive", "refusals")
+    finished(SIZE, WORKER, made, "noise", "draws", "reactive", "refusals", "messages", "wrapped")
     return made
 
 
@@ -141,7 +141,12 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         for case in ("ledger", "folder"):
             assert "must be given to rank 0, which keeps it for all" in found[f"{case} elsewhere"]
         assert "run_dir must be a folder that is new or empty" in found["folder that is not empty"]
-        fine = {"nothing", "one by one", "one by one, random", "twins", "own dice, shards"}
+        assert "got a Shard with a record that another has" in found["one by one, two in common"]
+        assert "got a Shard of ones that are others at every look" in found["own dice, shards"]
+        fine = {
+            *("nothing", "one by one", "one by one, random", "twins", "own dice, twins"),
+            "one by one, nothing in common",
+        }
         assert not fine & found.keys()
     assert first["cap"].startswith("BudgetExceededError")
     for found in others:
@@ -149,6 +154,24 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
     assert [each.name for each in (folder / "refusals").glob("ledger*.sqlite")] == [
         "ledger-0.sqlite"
     ]
+
+
+def test_modules_that_spread_themselves_are_refused_by_name(folder: Path) -> None:
+    for found in written(folder / "wrapped"):
+        for name in ("DistributedDataParallel", "FullyShardedDataParallel"):
+            assert f"the model ({name}) distributes the model by itself" in found[name]
+            assert found[name].endswith("pass the module inside it, .module")
+        assert "the model (FSDPLinear) is sharded by fully_shard" in found["FSDPLinear"]
+        assert "the model (Linear) has parameters that are spread over ranks" in found["Linear"]
+
+
+def test_ranks_send_nothing_but_what_runs_send(folder: Path) -> None:
+    for found in written(folder / "messages"):
+        for case in ("model", "batch", "losses"):
+            assert "must send nothing to each other between a batch and its step" in found[case]
+        assert "nothing" not in found
+        assert found["groups"] == "2"
+        assert found["states"].startswith("state must be the same on every rank")
 
 
 def test_a_group_that_comes_later_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

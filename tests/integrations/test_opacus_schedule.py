@@ -41,6 +41,13 @@ def setup() -> Setup:
     return schedule, model, optimizer, loader
 
 
+def test_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, optimizer, loader = made_private(engine(), records(60), batch_size=10)
+    monkeypatch.setattr("dither.training.ranks.place", lambda: (0, 2))
+    with pytest.raises(ValueError, match="NoiseSchedule is for one process, got a process group"):
+        NoiseSchedule(small_plan()).drive(optimizer, loader)
+
+
 def test_a_step_beyond_the_plan_is_refused(setup: Setup) -> None:
     schedule, model, optimizer, loader = setup
     for batch in loader:

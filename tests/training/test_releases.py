@@ -37,6 +37,11 @@ class Second:
     def gathered(self, value: Any) -> list[Any]:
         return [value, value]
 
+    def sent(self) -> int:
+        return 0
+
+    def close(self) -> None: ...
+
 
 def heard(monkeypatch: pytest.MonkeyPatch, *, step: int, noise: float) -> tuple[float, list[int]]:
     """Hear of a release at the fourth step with noise 2; return a gradient, and what was spent."""

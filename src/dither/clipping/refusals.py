@@ -84,4 +84,6 @@ def _refusal(layer: nn.Module) -> tuple[str, str] | None:
         return "distributes the model by itself", "pass the module inside it, .module"
     if any(kind.__name__ == "FSDPModule" for kind in type(layer).__mro__):
         return "is sharded by fully_shard", "make the model without that call"
+    if any(type(p).__name__ == "DTensor" for p in layer._parameters.values()):
+        return "has parameters that are spread over ranks", "make the model without that"
     return None

@@ -32,7 +32,7 @@ from dither.training.history import History, Row
 from dither.training.loop import TrainResult
 from dither.training.losses import loss_of
 from dither.training.payments import payments_into
-from dither.training.ranks import place
+from dither.training.ranks import refuse_several
 from dither.training.records import warn_of_other_size
 
 _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
@@ -96,11 +96,7 @@ def train_linear(
         raise validate.InvalidTypeError(
             f"plan must be what dither.plan returns, got {type(plan).__name__}"
         )
-    if place()[1] > 1:
-        raise validate.InvalidValueError(
-            f"train_linear is for one process, got a process group of {place()[1]} ranks: each "
-            "would be a run of its own on the same records"
-        )
+    refuse_several("train_linear")
     outputs, every = validate.count(outputs=outputs), validate.count(every=every)
     average: Averaging = Last()
     if averaging is not None:

@@ -13,7 +13,7 @@ from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.training.payments import payments_into
 from dither.training.private import Private
-from dither.training.ranks import ranks, refuse_on_others_alone
+from dither.training.ranks import ranks_of_a_run, refuse_on_others_alone
 from dither.training.views import Augment
 
 
@@ -91,12 +91,12 @@ def make_private(
     if workers != 0:
         validate.count(workers=workers)
     refuse_unsound_layers(model)
-    group = ranks()
+    group = ranks_of_a_run()
     refuse_on_others_alone(group, ledger=ledger)
     payments = payments_into(
         ledger if group.is_first else None, name=run_name, is_seeded=seed is not None
     )
     return Private(
         model, optimizer, plan, dataset, reduction=reduction, seed=seed, workers=workers,
-        engine=engine, augment=augment, payments=payments,
+        engine=engine, augment=augment, payments=payments, group=group,
     )  # fmt: skip

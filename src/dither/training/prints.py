@@ -17,15 +17,15 @@ Prints = NDArray[np.uint64]
 _LOOKED_AT, _PIECE = 128, 4096
 
 
-def prints_of(dataset: Any) -> Prints:
-    """Return a number for every record in memory, or for some of a map-style dataset.
+def prints_of(dataset: Any, *, some: bool = False) -> Prints:
+    """Return a number for every record, or for some that must be fetched one by one.
 
     Equal records have equal numbers, others almost surely not. Records are looked at with the same
     dice everywhere, so that random augmentation gives the same.
     """
     records = records_of(dataset, may_be_empty=True)
     places = np.arange(records.length)
-    if not records.is_in_memory:
+    if some and not records.is_in_memory:
         places = np.unique(np.linspace(0, records.length - 1, _LOOKED_AT).astype(np.int64))
     if not places.size:
         return np.zeros(0, np.uint64)

@@ -1,5 +1,6 @@
 """A model, an optimizer, a plan and a dataset, joined for a loop of one's own."""
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final, overload
@@ -25,7 +26,7 @@ from dither.training.guard import Guard
 from dither.training.loop_watch import LoopWatch
 from dither.training.outputs_alone import OutputsAlone
 from dither.training.payments import Payments
-from dither.training.ranks import Ranks, Shard, agree, ranks
+from dither.training.ranks import Ranks, Shard, agree
 from dither.training.records import Records, part_of, records_of, warn_of_other_size
 from dither.training.releases import Ready, Releases
 from dither.training.step import TWICE, Piece, Step, are_same, misuse
@@ -66,12 +67,13 @@ class Private:
         engine: str,
         augment: Augment | None,
         payments: Payments,
+        group: Ranks,
     ) -> None:
         self.model, self.optimizer, self.plan, self.seed = model, optimizer, plan, seed
         self._source = Source(seed)
         self._reduction, self._engine = reduction, engine
         self._augment = None if augment is None else Views(augment)
-        self._ranks = ranks()
+        self._ranks = group
         self._records = _own_records(dataset, self._ranks, workers)
         agree(
             self._ranks, model, plan, dataset, seed=seed, reduction=reduction, engine=engine,
@@ -210,6 +212,12 @@ class Private:
         at its end, and a warning says so. Without a ledger, the state must be the run's last: what
         came after an earlier one would not be counted.
         """
+        kept = json.dumps(dict(state), sort_keys=True, default=repr)
+        if len({*self._ranks.gathered(kept)}) > 1:
+            raise validate.InvalidValueError(
+                "state must be the same on every rank, got different ones: what was spent after "
+                "one of them would not be counted"
+            )
         for name in ("format", "plan", "seed"):
             wanted, found = self.state_dict()[name], state.get(name, ...)
             if found != wanted:
@@ -282,6 +290,7 @@ class Private:
         self._guard.remove()
         self._watch.remove()
         self._payments.end()
+        self._ranks.close()
 
     def _draws(self, sizes: list[int]) -> Iterator[Indices]:
         """Yield the draws of all steps to come, and note how many records each has."""
@@ -300,7 +309,7 @@ class Private:
         device = next(iter(self._guard.trainable.values())).device
         batch = mapped(batch, lambda tensor: tensor.to(device))
         self._payments.begin(self.step, self._course.noise_multiplier)
-        step = self._step = Step(drawn, max(drawn, 1))
+        step = self._step = Step(drawn, max(drawn, 1), self._ranks.sent())
         if self._augment is not None:
             with dice(self.seed, self.step):
                 batch, self._views = self._augment.of(batch, step.records)
@@ -365,6 +374,12 @@ class Private:
     def _release(self) -> float:
         """Release the step that is under way into the gradients; return its step size."""
         step, z = self._ready_step()
+        if self._ranks.sent() != step.sent:
+            raise StepError(
+                "ranks must send nothing to each other between a batch and its step, but messages "
+                "were sent: what comes from the records of another rank is not clipped with them, "
+                "and no noise protects a loss that others see"
+            )
         sums = {name: step.sums[name] for name in self._guard.trainable}
         ready = Ready(self.plan, self.step, z, sums, self._spend)
         gradients, told = self._releases.release(ready)

@@ -7,14 +7,17 @@ all. Nobody but the first rank holds the sum of all, and it holds no other rank'
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d
 
 from dither.clipping.batch import trainable
 from dither.planning import Plan, ReactivePlan
@@ -35,8 +38,9 @@ class Shard:
 
     Args:
         dataset: what `make_private` takes as a dataset; it may be empty if it is in memory.
-        has_twins: whether another rank may have an equal record, of somebody else; without it equal
-            records are taken for the same one, and refused.
+        has_twins: whether another rank may have an equal record, of somebody else. Without it all
+            records are looked at before the run begins, equal ones are taken for the same one and
+            refused, and so are records that are others at every look.
     """
 
     dataset: Any
@@ -70,6 +74,14 @@ class Ranks(Protocol):
         """Return every rank's value to all, in the order of the ranks."""
         ...
 
+    def sent(self) -> int:
+        """Return how many messages there were between ranks besides those of runs."""
+        ...
+
+    def close(self) -> None:
+        """Send no more."""
+        ...
+
 
 @final
 class Alone:
@@ -92,17 +104,29 @@ class Alone:
         """Return the value."""
         return [value]
 
+    def sent(self) -> int:
+        """Return 0."""
+        return 0
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+_of_runs: set[Any] = set()
+"""Process groups in which runs send."""
+
 
 @final
 class Group:
     """The ranks of torch.distributed's default process group, in a group of their own.
 
-    What a user's code sends in the default group cannot be taken for a sum of gradients.
+    What a user's code or another run sends cannot be taken for a sum of gradients.
     """
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._own = dist.new_group(timeout=_timeout(dist.group.WORLD))
+        _of_runs.add(self._own)
 
     @property
     def is_first(self) -> bool:
@@ -158,6 +182,18 @@ class Group:
         dist.all_gather_object(everybody, value, group=self._own)
         return everybody
 
+    def sent(self) -> int:
+        """Return the sum of the numbers that torch gives to the messages of every group."""
+        groups: Sequence[Any] = [*distributed_c10d._world.pg_map]
+        return sum(each._get_sequence_number_for_group() for each in groups if each not in _of_runs)
+
+    def close(self) -> None:
+        """Leave the group; the others go on without hearing of it."""
+        if self._own in _of_runs:
+            _of_runs.remove(self._own)
+            with suppress(ValueError):  # it has gone with the default group
+                dist.destroy_process_group(self._own)
+
 
 def _timeout(group: Any) -> timedelta | None:
     """Return how long a group waits; a new one would wait for torch's usual half an hour.
@@ -179,13 +215,27 @@ def place() -> tuple[int, int]:
 _joined: list[tuple[object, Group]] = []
 
 
+def ranks_of_a_run() -> Ranks:
+    """Return those who take part in a new run: no other sends in their group."""
+    return Alone() if place()[1] == 1 else Group()
+
+
 def ranks() -> Ranks:
-    """Return the ranks of the process group if there is one, else this process alone."""
+    """Return the ranks of the process group if there is one, for all that is of no run."""
     if place()[1] == 1:
         return Alone()
     if not _joined or _joined[0][0] is not dist.group.WORLD:
         _joined[:] = [(dist.group.WORLD, Group())]
     return _joined[0][1]
+
+
+def refuse_several(name: str) -> None:
+    """Raise in a process group, of what is for one process."""
+    if place()[1] > 1:
+        raise InvalidValueError(
+            f"{name} is for one process, got a process group of {place()[1]} ranks: each would be "
+            "a run of its own on the same records; dither.make_private is for all of them"
+        )
 
 
 def refuse_on_others_alone(group: Ranks, **given: object) -> None:
@@ -225,11 +275,23 @@ def agree(
         if any(each[name] != own[name] for each in everybody):
             raise InvalidValueError(f"{name} must be the same on every rank, got different ones")
     if not isinstance(dataset, Shard):
-        _refuse_different(group.gathered(prints_of(dataset)))
+        _refuse_different(group.gathered(prints_of(dataset, some=True)))
     elif not dataset.has_twins:
+        some = partial(prints_of, dataset.dataset, some=True)
+        _refuse_changing(group.gathered(np.array_equal(some(), some())))
         _refuse_shared(group.gathered(prints_of(dataset.dataset)))
     with torch.no_grad():
         group.shared(state)
+
+
+def _refuse_changing(are_same: Sequence[bool]) -> None:
+    """Raise if a rank's records cannot be compared with others'."""
+    if not all(are_same):
+        raise InvalidValueError(
+            "dataset must have records that can be compared, got a Shard of ones that are others "
+            "at every look, augmented by other dice than those of torch, numpy and Python: if no "
+            "record is on two ranks, say Shard(dataset, has_twins=True)"
+        )
 
 
 def _refuse_shared(everybody: Sequence[Prints]) -> None:
@@ -247,7 +309,8 @@ def _refuse_different(everybody: Sequence[Prints]) -> None:
     if any(not np.array_equal(each, everybody[0]) for each in everybody):
         raise InvalidValueError(
             "dataset must be the same on every rank, in the same order, got different ones: each "
-            "takes its part of the whole. A rank with records of its own says so with "
-            "dither.training.Shard(dataset); so do ranks whose records are augmented by other dice "
-            "than those of torch, numpy and Python"
+            "takes its part of the whole. A rank with records of its own, which no other has, says "
+            "so with dither.training.Shard(dataset). Records that are augmented by other dice than "
+            "those of torch, numpy and Python look different everywhere: give every rank its own "
+            "part, Shard(Subset(dataset, range(rank, n, ranks)), has_twins=True)"
         )

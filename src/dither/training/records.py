@@ -235,7 +235,7 @@ def warn_of_other_size(plan: Plan | ReactivePlan, length: int, *, stacklevel: in
     if not 0.5 <= length / plan.dataset_size <= 2.0:
         warnings.warn(
             f"the dataset has another number of records than the plan, {plan.dataset_size:,}, "
-            "by more than a factor of two: the claim holds, but batches have other sizes than "
-            "the step sizes and the noise were planned for",
+            "by more than a factor of two: the claim holds where every record is there once, but "
+            "batches have other sizes than the step sizes and the noise were planned for",
             stacklevel=stacklevel,
         )

@@ -28,10 +28,14 @@ class Piece:
 
 @dataclass
 class Step:
-    """The step that is under way: how many records were drawn, and what has come of them."""
+    """The step that is under way: how many records were drawn, and what has come of them.
+
+    ``sent`` is how many messages ranks had sent to each other when it began.
+    """
 
     drawn: int
     records: int
+    sent: int
     reading: Reading = field(default_factory=Reading)
     batch: Any = None
     sums: dict[str, Tensor] = field(default_factory=dict)
