@@ -155,7 +155,7 @@ def reactive(folder: Path, rank: int) -> None:
         private.backward(losses)
         private.optimizer.step()
         seen.append((private.noise_multiplier, private.stepsize))
-    waits = private._ranks._own._get_backend(torch.device("cpu")).options._timeout  # type: ignore[attr-defined]
+    waits = private._ranks._group()._get_backend(torch.device("cpu")).options._timeout  # type: ignore[attr-defined]
     found: dict[str, Any] = {
         "seen": seen,
         "weight": model.weight.tolist(),
@@ -196,12 +196,17 @@ def refusals(folder: Path, rank: int) -> None:
     def tried(name: str, *, z: float = 2.0, dataset: Any = data, **changed: Any) -> None:
         sizes = {"dataset_size": 100, "batch_size": 10, "sampling": "poisson", **changed}
         ledger, seed, frozen = (sizes.pop(key, None) for key in ("ledger", "seed", "frozen"))
+        lr = sizes.pop("lr", 0.1)
         settings: dict[str, Any] = sizes
         plan = dither.Plan.from_noise_multipliers([z] * 3, delta=1e-5, **settings)
-        model = sizes_of[min(rank, 1)] if name == "models" else nn.Linear(3, 2)
+        model: nn.Module = nn.Linear(3, 2)
+        if name == "models":
+            model = sizes_of[min(rank, 1)]
+        if name == "layers":
+            model = nn.Sequential(nn.Linear(3, 2), nn.ReLU() if rank else nn.Tanh())
         if frozen:
-            model.bias.requires_grad_(False)
-        optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
+            [*model.parameters()][-1].requires_grad_(False)
+        optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=lr)
         try:
             go(dither.make_private(model, optimizer, plan, dataset, ledger=ledger, seed=seed))
         except (ValueError, TypeError, BudgetExceededError, StepError) as refusal:
@@ -210,6 +215,7 @@ def refusals(folder: Path, rank: int) -> None:
     sizes_of = nn.Linear(3, 2), nn.Linear(3, 2, bias=False)
     tried("plans", z=2.0 + rank)
     tried("models")
+    tried("layers")
     tried("fixed", sampling="fixed")
     tried("shards", dataset=Shard(data))
     tried("longer shard", dataset=Shard(tuple(each[: 60 + rank] for each in data)))
@@ -217,6 +223,7 @@ def refusals(folder: Path, rank: int) -> None:
     tried("twins", dataset=Shard(data, has_twins=True))
     tried("seeds", seed=7 if rank else None)
     tried("frozen", frozen=bool(rank))
+    tried("rates", lr=0.1 * (1 + rank))
     turned = tuple(torch.roll(each, rank, 0) for each in data)
     wide = torch.randn(902, 3), torch.zeros(902, dtype=torch.int64)
     tried("order", dataset=turned)
@@ -245,6 +252,11 @@ def refusals(folder: Path, rank: int) -> None:
             dither.train(nn.Linear(3, 2), data, plan, run_dir=run_dir, progress=False)
         except (ValueError, StepError) as refusal:
             found[name] = f"{type(refusal).__name__}: {refusal}"
+    try:
+        averaging = "ema" if rank else None
+        dither.train(nn.Linear(3, 2), data, plan, averaging=averaging, progress=False)
+    except ValueError as refusal:
+        found["averaging"] = str(refusal)
     book = folder / "capped.sqlite"
     if rank == 0:
         ledger = dither.ledger.Ledger(book)
@@ -322,7 +334,7 @@ def messages(folder: Path, rank: int) -> None:
             run.backward(functional.cross_entropy(run.model(inputs), targets, reduction="none"))
         for run in runs:
             run.optimizer.step()
-    groups = {id(run._ranks._own) for run in runs}  # type: ignore[attr-defined]
+    groups = {id(run._ranks._group()) for run in runs}  # type: ignore[attr-defined]
     found["groups"] = str(len(groups))
     states = [run.state_dict() for run in runs]
     states[1]["course"] = {**states[1]["course"], "paid": [0.0]}

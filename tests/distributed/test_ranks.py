@@ -136,7 +136,10 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         assert found["frozen"].endswith("model must be the same on every rank, got different ones")
         for case in ("order", "length", "one by one, order", "own dice"):
             assert "dataset must be the same on every rank, in the same order" in found[case]
-        assert found["mixed"].endswith("dataset must be the same on every rank, got different ones")
+        assert "dataset, a Shard or a whole, must be the same on every rank" in found["mixed"]
+        assert found["layers"].endswith("model must be the same on every rank, got different ones")
+        assert "optimizer must be the same on every rank, got different ones" in found["rates"]
+        assert found["averaging"].startswith("averaging must be the same on every rank")
         assert "train_linear is for one process" in found["linear"]
         for case in ("ledger", "folder"):
             assert "must be given to rank 0, which keeps it for all" in found[f"{case} elsewhere"]

@@ -1,22 +1,27 @@
 """The process group that torchrun prepares, around a command."""
 
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+from dither.validate import InvalidTypeError, InvalidValueError
 
 TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for another that is silent; one that has died is noticed at once."""
 
-
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """What carries tensors between the devices of a kind."""
+
+_SAID, _PATIENCE = "said", timedelta(seconds=5)
 
 
 @contextmanager
 def joined(device: str) -> Iterator[None]:
-    """Join the group if torchrun has started this process; only rank 0 is heard.
+    """Join the group if torchrun has started this process; rank 0 speaks for all.
 
     Args:
         device: where models are computed, "cpu" or "cuda"; then every rank has a GPU of its own.
@@ -29,8 +34,6 @@ def joined(device: str) -> Iterator[None]:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    from dither.training.errors import RefusedByFirstError
-
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
@@ -40,12 +43,42 @@ def joined(device: str) -> Iterator[None]:
         BACKENDS[device], store=own, rank=rank, world_size=size, timeout=TIMEOUT
     )
     try:
-        if dist.get_rank() == 0:
+        with _in_one_voice(rank, own):
             yield
-        else:
-            with Path(os.devnull).open("w") as nobody, redirect_stdout(nobody):
-                yield
-    except RefusedByFirstError as refusal:  # it has said why
-        raise SystemExit(2) from refusal
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _in_one_voice(rank: int, store: Any) -> Iterator[None]:
+    """Let only rank 0 be heard, unless another alone has something to complain of."""
+    from dither.training.errors import RankLostError, RefusedByFirstError
+
+    try:
+        nobody = Path(os.devnull).open
+        with nobody("w") as silence, redirect_stdout(silence) if rank else nullcontext():
+            yield
+    except RefusedByFirstError as refusal:  # it has said why
+        raise SystemExit(2) from refusal
+    except RankLostError as lost:
+        sys.stderr.write(f"dither: rank {rank}: {lost}\n")
+        raise SystemExit(1) from lost
+    except KeyboardInterrupt:
+        if rank:
+            raise SystemExit(130) from None
+        raise
+    except (InvalidValueError, InvalidTypeError, OSError) as refusal:
+        if rank == 0:
+            store.set(_SAID, "")
+        elif _is_said(store):
+            raise SystemExit(2) from refusal
+        raise
+
+
+def _is_said(store: Any) -> bool:
+    """Return whether rank 0 has refused something, too; both do so at about the same time."""
+    try:
+        store.wait([_SAID], _PATIENCE)
+    except RuntimeError:  # torch's way to say that the time is up
+        return False
+    return True

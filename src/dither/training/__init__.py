@@ -1,6 +1,7 @@
 """Private training: a loop of one's own with `make_private`, or one call of `train`."""
 
-from dither.training.errors import StepError
+from dither.training.agreement import Shard
+from dither.training.errors import RankLostError, StepError
 from dither.training.evaluation import Public
 from dither.training.history import Row
 from dither.training.linear import train_linear
@@ -8,7 +9,6 @@ from dither.training.loop import TrainResult, train
 from dither.training.making import make_private
 from dither.training.models import MODELS
 from dither.training.private import Private
-from dither.training.ranks import Shard
 from dither.training.residuals import (
     hinge_residuals,
     logistic_residuals,
@@ -20,6 +20,7 @@ __all__ = [
     "MODELS",
     "Private",
     "Public",
+    "RankLostError",
     "Row",
     "Shard",
     "StepError",

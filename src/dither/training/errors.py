@@ -7,3 +7,7 @@ class StepError(RuntimeError):
 
 class RefusedByFirstError(StepError):
     """Rank 0 of a process group has refused something, and says why."""
+
+
+class RankLostError(RuntimeError):
+    """The other ranks of a process group cannot be reached; what was spent stays spent."""

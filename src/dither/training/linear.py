@@ -25,6 +25,7 @@ from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import sampler_for
+from dither.training.agreement import refuse_several
 from dither.training.averaging import AVERAGINGS, Averaging, Last
 from dither.training.bar import Bar
 from dither.training.evaluation import Public, checked_public, measure
@@ -32,7 +33,6 @@ from dither.training.history import History, Row
 from dither.training.loop import TrainResult
 from dither.training.losses import loss_of
 from dither.training.payments import payments_into
-from dither.training.ranks import refuse_several
 from dither.training.records import warn_of_other_size
 
 _SPREAD, _LEAST_SPREAD = 0.3, 1e-3

@@ -15,6 +15,7 @@ from dither import validate
 from dither.clipping.batch import Loss, forward
 from dither.planning import Plan, ReactivePlan
 from dither.planning.written import written
+from dither.training.agreement import refuse_different, refuse_on_others_alone
 from dither.training.averaging import Average
 from dither.training.bar import Bar
 from dither.training.dice import dice
@@ -23,7 +24,7 @@ from dither.training.history import History, Row, finite
 from dither.training.losses import loss_of
 from dither.training.making import make_private
 from dither.training.optimizers import optimizer_of
-from dither.training.ranks import ranks, refuse_on_others_alone
+from dither.training.ranks import ranks
 from dither.training.records import checked_pair
 from dither.training.run_folder import RunFolder, restore
 from dither.training.views import Augment
@@ -134,6 +135,8 @@ def train(
     checkpoint_every = validate.count(checkpoint_every=checkpoint_every)
     group = ranks()
     refuse_on_others_alone(group, run_dir=run_dir)
+    named = loss if isinstance(loss, str) else None
+    refuse_different(group, {"averaging": averaging, "loss": named})
     folder = group.by_first(
         lambda: (
             None
@@ -195,6 +198,7 @@ def train(
     if folder is not None:
         _save(result, folder, averaging)
     history.close()
+    group.close()
     return result
 
 

@@ -11,9 +11,10 @@ from dither import validate
 from dither.clipping.refusals import refuse_unsound_layers
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
+from dither.training.agreement import refuse_on_others_alone
 from dither.training.payments import payments_into
 from dither.training.private import Private
-from dither.training.ranks import ranks_of_a_run, refuse_on_others_alone
+from dither.training.ranks import ranks
 from dither.training.views import Augment
 
 
@@ -91,7 +92,7 @@ def make_private(
     if workers != 0:
         validate.count(workers=workers)
     refuse_unsound_layers(model)
-    group = ranks_of_a_run()
+    group = ranks()
     refuse_on_others_alone(group, ledger=ledger)
     payments = payments_into(
         ledger if group.is_first else None, name=run_name, is_seeded=seed is not None

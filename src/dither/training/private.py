@@ -19,6 +19,7 @@ from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.sampling import sampler_for
 from dither.sampling.sampler import Indices
+from dither.training.agreement import Shard, agree
 from dither.training.declared import PublicNumber, PublicTensors
 from dither.training.dice import dice
 from dither.training.errors import StepError
@@ -26,7 +27,7 @@ from dither.training.guard import Guard
 from dither.training.loop_watch import LoopWatch
 from dither.training.outputs_alone import OutputsAlone
 from dither.training.payments import Payments
-from dither.training.ranks import Ranks, Shard, agree
+from dither.training.ranks import Ranks
 from dither.training.records import Records, part_of, records_of, warn_of_other_size
 from dither.training.releases import Ready, Releases
 from dither.training.step import TWICE, Piece, Step, are_same, misuse
@@ -76,8 +77,8 @@ class Private:
         self._ranks = group
         self._records = _own_records(dataset, self._ranks, workers)
         agree(
-            self._ranks, model, plan, dataset, seed=seed, reduction=reduction, engine=engine,
-            augment=augment is not None,
+            self._ranks, model, optimizer, plan, dataset, seed=seed, reduction=reduction,
+            engine=engine, augment=augment is not None,
         )  # fmt: skip
         length = sum(self._ranks.gathered(self._records.length))
         self._sampler = sampler_for(plan, length=length)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dither.clipping.batch import wide
 from dither.clipping.contributions import PerRecord
 from dither.clipping.registry import Call, UnseenUseError, register
 
@@ -56,7 +57,8 @@ def elementwise(call: Call, gradient: Tensor) -> list[tuple[Tensor, PerRecord]]:
 
 def _copy_for_every_record(parameter: Tensor, output: Tensor) -> Tensor:
     missing = output.dim() - parameter.dim()
-    whole = parameter.detach().reshape((1,) * missing + tuple(parameter.shape))
+    whole = parameter.detach().to(wide(parameter.dtype))
+    whole = whole.reshape((1,) * missing + tuple(parameter.shape))
     if whole.shape[0] != 1:
         raise UnseenUseError("a parameter has an entry of its own for every record")
     return whole.expand(len(output), *whole.shape[1:]).requires_grad_()

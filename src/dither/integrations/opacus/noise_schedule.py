@@ -20,7 +20,7 @@ from dither.integrations.opacus.refusals import (
 )
 from dither.planning import Plan
 from dither.training import StepError
-from dither.training.ranks import refuse_several
+from dither.training.agreement import refuse_several
 from dither.types import PrivacyBound
 from dither.validate import InvalidValueError
 
