@@ -58,6 +58,9 @@ def test_two_ranks_are_one_run(tmp_path: Path) -> None:
     assert again.returncode != 0
     assert again.stderr.count("run_dir must be a folder that is new or empty") == 1
     assert "RefusedByFirstError" not in again.stderr
+    nowhere = torchrun(tmp_path, *SHORT, "--plot", "nowhere/runs.png")
+    assert nowhere.returncode != 0
+    assert nowhere.stderr.count("plot must be in a folder that exists") == 1
 
 
 def test_torchrun_starts_again_where_a_rank_died(tmp_path: Path) -> None:

@@ -295,3 +295,69 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
         f"{task}, {how}" for task in example.TASKS for how in ("full", "LoRA")
     }
     assert "differentially private" in capsys.readouterr().out
+
+
+def private_loop(model: Any, inputs: Any, targets: Tensor, losses: Callable[..., Tensor]) -> None:
+    """Take one step."""
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
+    private = dither.make_private(model, optimizer, a_plan(1), (inputs, targets))
+    for batch, wanted in private.batches():
+        private.backward(losses(private.model, batch, wanted))
+        private.optimizer.step()
+
+
+def test_models_that_were_not_prepared_are_told_to_be() -> None:
+    for name in ("bert", "gpt2"):
+        inputs, targets, losses = data(name, 60)
+
+        def one_a_document(model: Any, batch: Any, wanted: Tensor, losses: Any = losses) -> Tensor:
+            found: Tensor = losses(model(**batch), wanted)
+            return found
+
+        with pytest.raises(ValueError, match=r"transformers\.prepare\(model\) makes models of"):
+            private_loop(MODELS[name][0](), inputs, targets, one_a_document)
+
+
+def test_a_loss_of_the_model_s_own() -> None:
+    inputs, targets, _ = data("bert", 60)
+    with pytest.raises(ValueError, match=r"got \(\); a loss that the model computes from labels"):
+        private_loop(
+            made("bert", "full"), inputs, targets, lambda model, b, y: model(**b, labels=y).loss
+        )
+    with pytest.raises(ValueError, match=r"got shape \(\): a loss that the model computes from"):
+        private_loop(
+            made("bert", "full"),
+            inputs,
+            targets,
+            lambda model, b, y: classification_losses(model(**b, labels=y), y),
+        )
+
+
+def test_losses_of_the_wrong_kind() -> None:
+    inputs, targets, _ = data("bert", 4)
+    classified, written = made("bert", "full")(**inputs), made("gpt2", "full")(**inputs)
+    with pytest.raises(TypeError, match="classification_losses is for classifiers, got 2 dim"):
+        causal_losses(classified, inputs["input_ids"])
+    with pytest.raises(TypeError, match="causal_losses is for language models, got 3 dim"):
+        classification_losses(written, targets)
+    with pytest.raises(TypeError, match="causal_losses is for language models, got none"):
+        classification_losses(classified.logits, targets)
+    with pytest.raises(TypeError, match="labels must be whole numbers"):
+        classification_losses(classified, targets.float())
+    with pytest.raises(TypeError, match="documents must be lists of token ids, got a text"):
+        padded(["a text"], length=3)  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="model must be a Module, got None"):
+        prepare(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got a name for SequenceClassifierOutput"):
+        dither.train(made("bert", "full"), (documents(60), torch.arange(60) % 3), a_plan())
+
+
+@pytest.mark.filterwarnings("ignore::dither.clipping.FallbackWarning")
+def test_half_precision_is_clipped_in_single() -> None:
+    """A scale that multiplies, as Llama's norms have it, is no exception."""
+    model = made("llama", "full").bfloat16()
+    inputs, targets, losses = data("llama", 6)
+    found = clipped_sum(model, losses, inputs, targets, clip_norm=0.01)
+    assert {each.dtype for each in found.gradients.values()} == {torch.float32}
+    total = torch.cat([each.flatten() for each in found.gradients.values()])
+    assert 0.01 < float(total.norm()) <= 6 * 0.01 * 1.001

@@ -322,7 +322,7 @@ def _trained(
         made,
         optimizer="adam" if name == _WITHOUT else arguments.optimizer,
         evaluate=None if test is None else Public(test),
-        every=max(1, made.steps // 20),
+        every=-(-made.steps // 20),
         **kept,
         averaging=None if arguments.averaging == "none" else arguments.averaging,
         progress=not arguments.quiet,

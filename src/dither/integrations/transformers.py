@@ -48,6 +48,7 @@ def prepare(model: nn.Module) -> nn.Module:
         InvalidTypeError: there is no model of `transformers` in it.
         InvalidValueError: its attention is of another kind.
     """
+    validate.instance(nn.Module, model=model)
     found = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
     if not found:
         raise validate.InvalidTypeError(
@@ -57,9 +58,9 @@ def prepare(model: nn.Module) -> nn.Module:
         kind = each.config._attn_implementation
         if kind not in (None, "sdpa", ATTENTION):
             raise validate.InvalidValueError(
-                f'model must have attn_implementation "sdpa", got {kind!r}: make it with '
-                'from_config(config, attn_implementation="sdpa"), or call '
-                'model.set_attn_implementation("sdpa")'
+                f'model must have attn_implementation "sdpa", got {kind!r}: call '
+                'model.set_attn_implementation("sdpa") first; a model that has none may be trained '
+                "as it is, record by record"
             )
     root = found[0]
     root.set_attn_implementation(ATTENTION)
@@ -105,6 +106,10 @@ def padded(
     ids = torch.full((len(documents), length), padding)
     mask = torch.zeros_like(ids)
     for row, document in enumerate(documents):
+        if isinstance(document, str):
+            raise validate.InvalidTypeError(
+                "documents must be lists of token ids, got a text: a tokenizer makes ids of it"
+            )
         kept = list(document[:length])
         ids[row, : len(kept)] = torch.tensor(kept, dtype=ids.dtype)
         mask[row, : len(kept)] = 1
@@ -119,7 +124,13 @@ def classification_losses(outputs: Any, labels: Tensor) -> Tensor:
             is the batch's mean.
         labels: one class a document.
     """
-    return functional.cross_entropy(outputs.logits, labels, reduction="none")
+    logits = _logits(outputs, 2, "documents × classes; causal_losses is for language models")
+    if labels.is_floating_point():
+        raise validate.InvalidTypeError(
+            f"labels must be whole numbers, a class each, got {labels.dtype}: for other numbers "
+            "write a loss of your own, one a document"
+        )
+    return functional.cross_entropy(logits, labels, reduction="none")
 
 
 def causal_losses(outputs: Any, labels: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -138,13 +149,23 @@ def causal_losses(outputs: Any, labels: Tensor, *, reduction: str = "mean") -> T
         One loss a document; 0 for one with fewer than two tokens.
     """
     validate.choice(("mean", "sum"), reduction=reduction)
-    following = labels[:, 1:]
+    kind = "documents × tokens × words; classification_losses is for classifiers"
+    logits, following = _logits(outputs, 3, kind), labels[:, 1:]
     losses = functional.cross_entropy(
-        outputs.logits[:, :-1].transpose(1, 2), following, reduction="none", ignore_index=IGNORED
+        logits[:, :-1].transpose(1, 2), following, reduction="none", ignore_index=IGNORED
     )
     if reduction == "sum":
         return losses.sum(1)
     return losses.sum(1) / (following != IGNORED).sum(1).clamp(min=1)
+
+
+def _logits(outputs: Any, dimensions: int, kind: str) -> Tensor:
+    """Return the logits of a model's outputs, if they are of that kind."""
+    logits = getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor) or logits.dim() != dimensions:
+        shown = f"{logits.dim()} dimensions" if isinstance(logits, Tensor) else "none"
+        raise validate.InvalidTypeError(f"outputs must have logits, {kind}, got {shown}")
+    return logits
 
 
 def _mask_of_each(*args: Any, **kwargs: Any) -> Tensor | None:

@@ -11,7 +11,7 @@ from dither.validate import InvalidTypeError, InvalidValueError, choice
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Classes from logits, records × classes, or records × classes × places."""
-    losses = functional.cross_entropy(outputs, targets, reduction="none")
+    losses = functional.cross_entropy(_tensor(outputs), targets, reduction="none")
     return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
 
@@ -32,12 +32,21 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _like(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the outputs in the shape of the targets; what is said has nothing of the batch."""
-    if outputs.shape[1:].numel() != targets.shape[1:].numel():
+    if _tensor(outputs).shape[1:].numel() != targets.shape[1:].numel():
         raise InvalidValueError(
             f"targets must be as many numbers a record as the model's outputs, "
             f"{outputs.shape[1:].numel()}, got {targets.shape[1:].numel()}"
         )
     return outputs.reshape(targets.shape)
+
+
+def _tensor(outputs: object) -> Tensor:
+    if isinstance(outputs, Tensor):
+        return outputs
+    raise InvalidTypeError(
+        f"loss must be a function where the model returns no tensor, got a name for "
+        f"{type(outputs).__name__}: dither.integrations.transformers has losses for such outputs"
+    )
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -151,8 +151,8 @@ def _after_losses(plan: Plan | ReactivePlan, taken: int, account: Account) -> Pl
     else:
         more = float(np.max(least[len(spent) :] / plan.least_noise[taken:], initial=0.0))
         warnings.warn(
-            f"{len(spent) - taken} steps were paid for and lost: they stay spent, and the noise "
-            f"of the rest is {more:.3g} times the planned",
+            f"{len(spent) - taken:,} steps were paid for and lost: they stay spent, and the noise "
+            f"of the rest is {more:.4g} times the planned",
             stacklevel=5,
         )
     return made

@@ -125,7 +125,8 @@ def records_of(dataset: Any, *, workers: int = 0, may_be_empty: bool = False) ->
     """
     found = _found(dataset, workers)
     if found.length < 1 and not (may_be_empty and isinstance(found, InMemory)):
-        raise InvalidValueError("dataset must have at least one record, got an empty one")
+        also = ", or be tensors without rows on a rank that has none" if may_be_empty else ""
+        raise InvalidValueError(f"dataset must have at least one record{also}, got an empty one")
     return found
 
 

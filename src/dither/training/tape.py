@@ -46,6 +46,7 @@ _DATA = Tensor.__dict__.get("data", torch._C.TensorBase.data).__get__
 _SHOWING = (Tensor.__repr__, Tensor.__format__)
 _FAILURES = (RuntimeError, IndexError, ValueError, TypeError)
 
+PREPARE = "dither.integrations.transformers.prepare(model) makes models of transformers fit"
 
 _PLAIN = (
     "a plain backward() of a private batch would compute gradients without noise: call "
@@ -336,8 +337,9 @@ def refuse_strange_output(output: Any) -> None:
     strange = [x for x in leaves if not isinstance(x, Tensor | int | float | str | None)]
     if strange or not any(isinstance(leaf, Tensor) for leaf in leaves):
         kind = type(strange[0] if strange else output).__name__
+        remedy = f": {PREPARE}" if kind.endswith("Cache") else ""
         raise InvalidValueError(
-            f"model must return tensors, or tuples, lists or dicts of them, got {kind}"
+            f"model must return tensors, or tuples, lists or dicts of them, got {kind}{remedy}"
         )
 
 

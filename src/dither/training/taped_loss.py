@@ -20,9 +20,13 @@ from torch.utils._pytree import tree_map_only
 from dither.clipping.batch import tensors, vmapped
 from dither.clipping.check import probe
 from dither.clipping.precision import full_precision
-from dither.training.tape import Output, Tape, Taped
+from dither.training.tape import PREPARE, Output, Tape, Taped
 from dither.validate import InvalidValueError
 
+_OWN_LOSS = (
+    "a loss that the model computes from labels is one number for the batch; leave the labels out "
+    "of its inputs, and compute one loss a record from its outputs"
+)
 _FAILURES = (RuntimeError, IndexError, ValueError, TypeError)
 _ENTRY_BY_ENTRY = frozenset(
     {
@@ -111,9 +115,10 @@ class TapedLoss:
             )
         for each in outputs:
             if each.value.shape[:1] != (self.tape.rows,):
+                remedy = "" if each.value.dim() else f": {_OWN_LOSS}"
                 raise InvalidValueError(
                     f"model must return one entry a record along the first dimension, "
-                    f"{self.tape.rows}, got shape {tuple(each.value.shape)}"
+                    f"{self.tape.rows}, got shape {tuple(each.value.shape)}{remedy}"
                 )
         gradients = self._gradients(outputs)
         with full_precision(outputs[0].value.device.type):
@@ -205,7 +210,9 @@ class TapedLoss:
             'torch.nn.functional gives them with reduction="none"; in a loop of your own, '
             'make_private(..., reduction="mean") takes the mean over a batch'
         )
-        if len(shape) > 1 and shape[0] == rows:
+        if shape == () and any(each.value.dim() == 0 for each in self.tape.outputs):
+            remedy = _OWN_LOSS
+        elif len(shape) > 1 and shape[0] == rows:
             remedy = "add up the rest, as .flatten(1).sum(1) does"
         if self.reduction is None and shape != (rows,):
             raise InvalidValueError(
@@ -239,6 +246,11 @@ class TapedLoss:
 
 
 def _unfit(problem: Exception, whole: int, rows: int) -> InvalidValueError:
+    if "vmap: It looks like" in str(problem):
+        return InvalidValueError(
+            "model and loop must not look at values of records, with .item() or in an if, got a "
+            f"model or a loop that does; {PREPARE}"
+        )
     return InvalidValueError(
         f"the loop must work for any number of records, but what it did for {whole} fails for "
         f"{rows}: {' '.join(str(problem).split())[:200]}"
