@@ -12,9 +12,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.tensor import distribute_tensor
 from torch.nn import functional
 from torch.utils.data import Subset
 
@@ -271,6 +268,10 @@ def refusals(folder: Path, rank: int) -> None:
 
 def wrapped(folder: Path, rank: int) -> None:
     """Modules that spread themselves over ranks are refused by name."""
+    from torch.distributed.device_mesh import init_device_mesh  # seconds to import
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.tensor import distribute_tensor
+
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     spread = nn.Linear(6, 3)
     for name, value in [*spread.named_parameters()]:

@@ -3,12 +3,20 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from dither.cli.group import _in_one_voice
 from dither.ledger import Ledger
+from dither.training.errors import RankLostError, RefusedByFirstError
+from dither.validate import InvalidValueError
 
-OPTIONS = ["--noise", "uniform", "--alone", "--run-dir", "run"]
-SHORT = ["--model", "linear", "--steps", "6"]
+OPTIONS = ["--noise", "uniform", "--alone", "--run-dir", "run", "--steps", "40"]
+MODEL = ["--model", "dying:model"]
 
 # Rank 1 is killed once, after some calls of its model.
 DYING = """
@@ -30,12 +38,10 @@ def model(shape, classes):
 """
 
 
-def torchrun(
-    folder: Path, *options: str, runner: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", *runner]
+def torchrun(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    runner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
     return subprocess.run(
-        [*starter, "--nproc-per-node=2", "-m", "dither", "train", *OPTIONS, *options],
+        [*runner, "--nproc-per-node=2", "-m", "dither", "train", *OPTIONS, *MODEL, *options],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -45,28 +51,9 @@ def torchrun(
     )
 
 
-def test_two_ranks_are_one_run(tmp_path: Path) -> None:
-    done = torchrun(tmp_path, *SHORT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("The released model is (ε = ") == 1
-    ledger = Ledger(tmp_path / "run", create=False)
-    (found,) = ledger.runs.values()
-    assert len(found.spent) == 6
-    assert not found.is_open
-    ledger.close()
-    again = torchrun(tmp_path, *SHORT)
-    assert again.returncode != 0
-    assert again.stderr.count("run_dir must be a folder that is new or empty") == 1
-    assert "RefusedByFirstError" not in again.stderr
-    nowhere = torchrun(tmp_path, *SHORT, "--plot", "nowhere/runs.png")
-    assert nowhere.returncode != 0
-    assert nowhere.stderr.count("plot must be in a folder that exists") == 1
-
-
-def test_torchrun_starts_again_where_a_rank_died(tmp_path: Path) -> None:
+def test_two_ranks_are_one_run_that_is_started_again_where_one_dies(tmp_path: Path) -> None:
     (tmp_path / "dying.py").write_text(DYING)
-    options = "--model", "dying:model", "--steps", "40", "--checkpoint-every", "20", "--resume"
-    done = torchrun(tmp_path, *options, runner=("--max-restarts=1",))
+    done = torchrun(tmp_path, "--checkpoint-every", "20", "--resume")
     assert done.returncode == 0, done.stderr
     assert "exitcode: -9" in done.stderr, "rank 1 must have been killed"
     assert done.stdout.count("The released model is (ε = ") == 1
@@ -74,4 +61,56 @@ def test_torchrun_starts_again_where_a_rank_died(tmp_path: Path) -> None:
     (found,) = ledger.runs.values()
     assert len(found.spent) > 40, "what was lost stays spent"
     assert ledger.total(1e-5).epsilon <= 3.0
+    assert not found.is_open
     ledger.close()
+    again = torchrun(tmp_path)
+    assert again.returncode != 0
+    assert again.stderr.count("run_dir must be a folder that is new or empty") == 2  # two starts
+    assert "RefusedByFirstError" not in again.stderr
+
+
+def speak(rank: int, store: Any, raised: BaseException) -> None:
+    with _in_one_voice(rank, store):
+        sys.stdout.write("trained\n")
+        raise raised
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("raised", [InvalidValueError("no"), FileNotFoundError("none")])
+def test_what_all_complain_of_is_said_once(rank: int, raised: Exception) -> None:
+    store = HashStore()
+    if rank:
+        store.set("said", "")
+    with pytest.raises(SystemExit if rank else type(raised)):
+        speak(rank, store, raised)
+    assert store.check(["said"])
+
+
+@pytest.mark.parametrize(
+    ("raised", "first", "others", "said"),
+    [
+        (RefusedByFirstError("no"), SystemExit, SystemExit, ""),
+        (RankLostError("gone"), SystemExit, SystemExit, "dither: rank {}: gone\n"),
+        (KeyboardInterrupt(), KeyboardInterrupt, SystemExit, ""),
+        (KeyError("a mistake"), KeyError, KeyError, ""),
+    ],
+)
+def test_other_ends(
+    raised: BaseException,
+    first: type[BaseException],
+    others: type[BaseException],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for rank, kind in enumerate([first, others]):
+        with pytest.raises(kind):
+            speak(rank, HashStore(), raised)
+        captured = capsys.readouterr()
+        assert captured.out == ("" if rank else "trained\n")
+        assert captured.err == said.format(rank)
+
+
+def test_what_another_rank_alone_complains_of_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dither.cli.group._PATIENCE", timedelta(milliseconds=50))
+    with pytest.raises(InvalidValueError, match="only here"):
+        speak(1, HashStore(), InvalidValueError("only here"))

@@ -1,6 +1,8 @@
 """Ranks do what one process does: the same sums, the noise once, a coin for every record."""
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 from tests.distributed import rank as cases
-from tests.distributed.launching import finished
+from tests.distributed.launching import TIMEOUT, finished
 
 import dither
 
@@ -39,11 +41,25 @@ def _starts() -> dict[str, torch.Tensor]:
     }
 
 
+CASES = ("noise", "draws", "reactive", "refusals", "messages", "wrapped")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What three ranks have left of all other cases."""
-    made = tmp_path_factory.mktemp("ranks")
-    finished(SIZE, WORKER, made, "noise", "draws", "reactive", "refusals", "messages", "wrapped")
+    """What three ranks have left of all other cases, made once for all workers of pytest."""
+    base = tmp_path_factory.getbasetemp()
+    made = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
+    end = made / "end"
+    try:
+        made.mkdir()
+    except FileExistsError:
+        since = time.monotonic()
+        while not end.exists() and time.monotonic() - since < TIMEOUT:
+            time.sleep(0.1)
+    else:
+        finished(SIZE, WORKER, made, *CASES)
+        end.touch()
+    assert end.exists(), "the worker that made it has failed"
     return made
 
 

@@ -6,7 +6,6 @@ from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.signal import lfilter
 
 from dither import accounting, validate
 from dither.accounting.calibration import calibrate
@@ -63,6 +62,8 @@ class Optimal:
         """Return w_t: with what weight the noise of each step reaches the parameters."""
         eta = validate.positives(stepsizes=stepsizes)
         if self.momentum > 0.0:
+            from scipy.signal import lfilter  # over a second to import, for this alone
+
             eta = np.asarray(lfilter([1.0], [1.0, -self.momentum], eta[::-1])[::-1])
         return np.asarray(np.maximum((eta / eta.max()) ** 2, 1e-60))
 
