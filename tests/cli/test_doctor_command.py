@@ -53,7 +53,7 @@ def test_what_is_missing_or_too_old(
         metadata, "version", version({"torch": "1.13", "bottle": "", "kymatio": ""})
     )
     found = findings(capsys, 1)
-    assert found["torch"] == Finding("torch", "missing", "1.13, but >=2.5 is needed")
+    assert found["torch"] == Finding("torch", "missing", "1.13, but >=2.9 is needed")
     assert found["bottle"] == Finding("bottle", "missing", "not installed; >=0.13 is needed")
     assert found["kymatio"].state == "optional"
     assert "pip install 'dither[reproduce]'" in found["kymatio"].detail

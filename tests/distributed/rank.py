@@ -232,7 +232,7 @@ def refusals(folder: Path, rank: int) -> None:
     tried("one by one, random", dataset=Records(data, jitter=1.0))
     tried("one by one, order", dataset=Records(turned, jitter=1.0))
     tried("own dice", dataset=OwnDice(data, jitter=0.0))
-    shard = Subset(Records(wide, jitter=0.0), range(300 * rank, 300 * rank + 302))
+    shard = Subset(Records(wide, jitter=1.0), range(300 * rank, 300 * rank + 302))
     tried("one by one, two in common", dataset=Shard(shard))
     shard = Subset(Records(wide, jitter=1.0), range(300 * rank, 300 * rank + 300))
     tried("one by one, nothing in common", dataset=Shard(shard), dataset_size=900)

@@ -1,7 +1,7 @@
 """Records told apart by numbers, so that ranks can compare what they hold without sending it."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dither.clipping.batch import tensors
+from dither.sampling.sampler import Indices
 from dither.training.records import records_of
 
 Prints = NDArray[np.uint64]
@@ -20,8 +21,8 @@ _LOOKED_AT, _PIECE = 128, 4096
 def prints_of(dataset: Any, *, some: bool = False) -> Prints:
     """Return a number for every record, or for some that must be fetched one by one.
 
-    Equal records have equal numbers, others almost surely not. Records are looked at with the same
-    dice everywhere, so that random augmentation gives the same.
+    Equal records have equal numbers, others almost surely not. Each that is fetched is looked at
+    with the same dice, so that random augmentation makes the same of it at any place.
     """
     records = records_of(dataset, may_be_empty=True)
     places = np.arange(records.length)
@@ -29,9 +30,19 @@ def prints_of(dataset: Any, *, some: bool = False) -> Prints:
         places = np.unique(np.linspace(0, records.length - 1, _LOOKED_AT).astype(np.int64))
     if not places.size:
         return np.zeros(0, np.uint64)
-    with _same_dice():
-        parts = records.batches(np.array_split(places, -(-places.size // _PIECE)))
+    pieces: Iterable[Indices] = np.array_split(places, -(-places.size // _PIECE))
+    with _dice_kept():
+        parts = records.batches(pieces if records.is_in_memory else _one_by_one(places))
         return np.concatenate([_numbers(part) for part in parts])
+
+
+def _one_by_one(places: Indices) -> Iterator[Indices]:
+    """Yield one place after the other, each with the dice as everybody has them."""
+    for place in places:
+        torch.default_generator.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002 - users' own
+        yield np.array([place])
 
 
 def _numbers(batch: Any) -> Prints:
@@ -54,13 +65,10 @@ def _words(leaf: Tensor) -> Prints:
 
 
 @contextmanager
-def _same_dice() -> Iterator[None]:
-    """Throw the dice of torch, numpy and Python as everybody does; leave them as they were."""
+def _dice_kept() -> Iterator[None]:
+    """Leave the dice of torch, numpy and Python as they were."""
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - users' own
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)  # noqa: NPY002
         try:
             yield
         finally:
