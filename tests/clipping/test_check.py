@@ -91,3 +91,32 @@ def test_batch_norm_is_replaced() -> None:
     assert float(both(torch.randn(8, 4)).detach().std(0).min()) > 0.1
     with pytest.raises(InvalidValueError, match="still lazy"):
         replace_batch_norm(nn.Sequential(nn.LazyLinear(3)))
+
+
+class BatchNormAct(nn.BatchNorm2d):
+    """Normalises and applies an activation, as a layer of timm does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).relu()
+
+
+def test_subclasses_of_batch_norm_are_replaced_by_hand() -> None:
+    by_hand = r"by hand with nn.GroupNorm followed by its activation"
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Sequential(nn.BatchNorm2d(4), BatchNormAct(4)))
+    with pytest.raises(InvalidValueError, match=rf"got 1\.1 \(BatchNormAct\), .*{by_hand}"):
+        replace_batch_norm(model)
+    with pytest.raises(InvalidValueError, match=r"got the model \(BatchNormAct\)"):
+        replace_batch_norm(BatchNormAct(4))
+    plain, subclass = check(model).findings
+    assert "replace_batch_norm" in plain.remedy
+    assert subclass.where == "1.1 (BatchNormAct)"
+    assert "replace_batch_norm" not in subclass.remedy
+    assert "nn.GroupNorm followed by its activation" in subclass.remedy
+    assert verdicts(model.eval()) == []
+    assert "replace_batch_norm" in str(check(nn.Sequential(nn.LazyBatchNorm2d())))
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm3d, nn.SyncBatchNorm])
+def test_every_batch_norm_of_torch_is_replaced(kind: type[nn.Module]) -> None:
+    replaced = replace_batch_norm(nn.Sequential(kind(8)))
+    assert type(replaced[0]) is nn.GroupNorm

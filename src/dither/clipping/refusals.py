@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from dither.clipping.convert import BY_HAND, REPLACEABLE
 from dither.validate import InvalidValueError
 
 
@@ -54,9 +55,11 @@ def refuse_unsound_layers(model: nn.Module) -> None:
 
 def _refusal(layer: nn.Module) -> tuple[str, str] | None:
     if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+        remedy = "dither.clipping.replace_batch_norm(model) puts GroupNorm in its place"
+        is_lazy = isinstance(layer, nn.modules.lazy.LazyModuleMixin)
         return (
             "normalises over the records of a batch",
-            "dither.clipping.replace_batch_norm(model) puts GroupNorm in its place, "
+            f"{remedy if is_lazy or type(layer) in REPLACEABLE else BY_HAND}, "
             "or keep its statistics as they are with .eval() on this layer",
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
