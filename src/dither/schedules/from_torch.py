@@ -1,4 +1,4 @@
-"""Step sizes of a ``torch.optim.lr_scheduler``, read off by running it."""
+"""Step sizes of a ``torch.optim.lr_scheduler``, found by running it."""
 
 from __future__ import annotations
 
@@ -52,11 +52,27 @@ class TorchSchedule:
             raise validate.InvalidValueError(
                 "make_scheduler must attach its scheduler to the optimizer that it is given"
             )
+
+        def advance() -> None:
+            optimizer.step()
+            scheduler.step()
+
+        for _ in range(T):
+            if optimizer.param_groups[0]["lr"] != 0.0:
+                break
+            advance()
         values = np.empty(T)
         for t in range(T):
             values[t] = optimizer.param_groups[0]["lr"]
-            optimizer.step()
-            scheduler.step()
+            advance()
+        if T > 1 and values[-1] == 0.0:
+            values[-1] = values[-2]
+        if not values.all():
+            t = int(np.argmin(values != 0.0))
+            raise validate.InvalidValueError(
+                "make_scheduler must return a scheduler whose learning rate is 0 at its two ends "
+                f"only, got 0 at step {t} of {T}: plan no more steps than it has"
+            )
         return validate.positives(stepsizes=values)
 
 
@@ -65,18 +81,26 @@ def from_torch(
 ) -> TorchSchedule:
     """Return the schedule that a torch learning-rate scheduler would produce.
 
+    A step with learning rate 0 would spend budget and move nothing, so there is none. A scheduler
+    that begins at 0, as the warm-ups of ``transformers`` do, is read from its first positive rate
+    on. If its rate is 0 at the last step, that step takes the rate of the step before. Zeros
+    elsewhere are refused.
+
     Args:
         make_scheduler: takes an optimizer and returns the scheduler on it. It is called anew for
             every reading, on an optimizer made for the purpose.
         stepsize: the learning rate which that optimizer starts with.
 
     Returns:
-        A schedule. torch is imported when its step sizes are asked for, not before. A scheduler
-        that ends at zero is refused when they are: a step size must be positive.
+        A schedule. torch is imported when its step sizes are asked for, not before.
 
     Example:
         >>> from torch.optim.lr_scheduler import StepLR
         >>> from_torch(lambda optimizer: StepLR(optimizer, step_size=2)).stepsizes(4)
         array([1. , 1. , 0.1, 0.1])
+        >>> from torch.optim.lr_scheduler import LambdaLR
+        >>> warmup = from_torch(lambda optimizer: LambdaLR(optimizer, lambda t: min(t / 4, 1)))
+        >>> warmup.stepsizes(5)
+        array([0.25, 0.5 , 0.75, 1.  , 1.  ])
     """
     return TorchSchedule(make_scheduler, stepsize)
