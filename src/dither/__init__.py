@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     )
     from dither.accounting import delta, epsilon
     from dither.planning import Plan, ReactivePlan, plan
-    from dither.training import Private, Public, TrainResult, make_private, train
+    from dither.training import Private, Public, TrainResult, train
+    from dither.training.make_private import make_private
 
 __version__ = "0.1.0"
 __all__ = [

@@ -122,7 +122,7 @@ def _run(
     private = _private(plan, model, optimizer, _records(plan, included, directions), seed)
     ratio = np.zeros(included.size)
     for batch in private.batches():
-        for records, signs in private.pieces(batch, _ROWS):
+        for records, signs in private.microbatches(batch, _ROWS):
             private.backward(private.model(records).squeeze(1) * signs * (-_LONGER * C))
         optimizer.step()
         assert weight.grad is not None  # noqa: S101 - it was just released

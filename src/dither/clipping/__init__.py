@@ -1,4 +1,4 @@
-"""The sum of clipped per-record gradients: a slow obvious oracle, and the fast engine.
+"""The sum of clipped per-record (per-sample) gradients: the fast engine, and a slow reference.
 
 :func:`clipped_sum` is the way in. :func:`check` tells beforehand what a model will cost and what
 has to be changed. :func:`register` teaches the fast engine a layer of one's own.
@@ -7,7 +7,8 @@ has to be changed. :func:`register` teaches the fast engine a layer of one's own
 from dither.clipping.check import Findings, check
 from dither.clipping.contributions import Contribution, Lookup, Outer, PerRecord
 from dither.clipping.convert import replace_batch_norm
-from dither.clipping.engine import FallbackWarning, clipped_sum
+from dither.clipping.engine import FallbackWarning
+from dither.clipping.functional import clipped_sum
 from dither.clipping.refusals import Finding
 from dither.clipping.registry import Call, register
 from dither.clipping.result import ClippedSum

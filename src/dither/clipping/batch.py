@@ -1,10 +1,10 @@
-"""A batch is a tensor, a tuple or a dict of tensors; the first dimension counts the records."""
+"""Batches and arguments as trees of tensors; the first dimension counts the records."""
 
+import copy
+import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,30 +12,103 @@ from torch import Tensor, nn
 from dither.validate import InvalidTypeError, InvalidValueError
 
 Loss = Callable[[Any, Any], Tensor]
-"""``loss(outputs, targets)`` with one value a record."""
-
-
-def tensors(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch or of arguments, however they are nested."""
-    found: list[Tensor] = []
-    _collect(batch, found)
-    return found
-
+"""``loss(outputs, targets)`` with one value per record."""
 
 _SCALARS = frozenset({int, float, bool, str, slice, type(None), type(...), torch.dtype})
 
 
-def _collect(batch: Any, found: list[Tensor]) -> None:
-    if isinstance(batch, Tensor):
-        found.append(batch)
-    elif type(batch) in _SCALARS:
+def tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors of a batch or of arguments, however they are nested."""
+    found: list[Tensor] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Tensor]) -> None:
+    if isinstance(tree, Tensor):
+        found.append(tree)
+    elif type(tree) in _SCALARS:
         return
-    elif isinstance(batch, (tuple, list)):
-        for value in batch:
+    elif isinstance(tree, (tuple, list)):
+        for value in tree:
             _collect(value, found)
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
             _collect(value, found)
+
+
+def tensors_anywhere(value: Any) -> list[Tensor]:
+    """Return the tensors of what a model returns: also those in attributes of objects."""
+    found: list[Tensor] = []
+    seen: set[int] = set()
+    ahead = [value]
+    while ahead:
+        each = ahead.pop()
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif type(each) in _SCALARS or isinstance(each, nn.Module | type) or id(each) in seen:
+            continue
+        elif isinstance(each, Mapping):
+            ahead += reversed(list(each.values()))
+        elif isinstance(each, tuple | list | set | frozenset):
+            ahead += reversed(list(each))
+        elif hasattr(each, "__dict__"):
+            ahead += reversed(list(vars(each).values()))
+        seen.add(id(each))
+    return found
+
+
+def mapped(
+    tree: Any, function: Callable[[Tensor], Tensor], others: Callable[[Any], Any] | None = None
+) -> Any:
+    """Return the same tree with a function applied to each of its tensors.
+
+    Args:
+        tree: tensors in tuples, lists, mappings and dataclasses, however they are nested.
+        function: for tensors.
+        others: for lists and tuples that have no tensors.
+    """
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if type(tree) in _SCALARS:
+        return tree
+    if isinstance(tree, tuple | list):
+        if others is not None and not tensors(tree):
+            return others(tree)
+        values = [mapped(value, function, others) for value in tree]
+        return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        fields = {f.name: getattr(tree, f.name) for f in dataclasses.fields(tree) if f.init}
+        changed = {name: mapped(value, function, others) for name, value in fields.items()}
+        return dataclasses.replace(tree, **changed)
+    if isinstance(tree, Mapping):
+        made = {key: mapped(value, function, others) for key, value in tree.items()}
+        return made if type(tree) is dict else _like_mapping(tree, made)
+    return tree
+
+
+def _like_mapping(tree: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+    """Return a mapping of the same kind; a plain dict where that cannot be changed."""
+    if not hasattr(tree, "__setitem__"):
+        return values
+    made = copy.copy(tree)
+    for key, value in values.items():
+        made[key] = value
+    return made
+
+
+def take(tree: Any, records: slice) -> Any:
+    """Return the tree of these records only."""
+    return mapped(tree, lambda tensor: tensor[records])
+
+
+def rows_of(tree: Any, rows: slice, total: int) -> Any:
+    """Return some rows of whatever in a batch has that many rows in total: tensors and lists."""
+    return mapped(
+        tree,
+        lambda tensor: tensor[rows] if tensor.shape[:1] == (total,) else tensor,
+        lambda values: values[rows] if len(values) == total else values,
+    )
 
 
 def count(**argument: Any) -> int:
@@ -57,27 +130,6 @@ def count(**argument: Any) -> int:
     return size
 
 
-def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Return the batch with a function applied to each of its tensors; lists become tuples."""
-    if isinstance(batch, Tensor):
-        return function(batch)
-    if isinstance(batch, Mapping):
-        return {key: mapped(value, function) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(mapped(value, function) for value in batch)
-    return batch
-
-
-def take(batch: Any, records: slice) -> Any:
-    """Return the batch of these records only."""
-    return mapped(batch, lambda tensor: tensor[records])
-
-
-def copied(batch: Any) -> Any:
-    """Return a copy of a batch, for a model that may change what it is given."""
-    return mapped(batch, torch.clone)
-
-
 def forward(model: Callable[..., Any], inputs: Any) -> Any:
     """Call the model: a tuple gives positional arguments, a dict gives keywords."""
     if isinstance(inputs, Mapping):
@@ -87,70 +139,30 @@ def forward(model: Callable[..., Any], inputs: Any) -> Any:
     return model(inputs)
 
 
-def losses_of(loss: Loss, outputs: Any, targets: Any, records: int) -> Tensor:
-    """Return the losses, one a record."""
-    losses: object = loss(outputs, targets)
-    if not isinstance(losses, Tensor) or losses.shape != (records,):
-        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+def check_losses(losses: object, records: int, name: str = "losses") -> Tensor:
+    """Return the losses if there is one per record; say what to do if not."""
+    if isinstance(losses, Tensor) and losses.shape == (records,):
+        return losses
+    if not isinstance(losses, Tensor):
+        got, remedy = type(losses).__name__, 'use reduction="none"'
+    elif losses.dim() == 0:
+        got = "a single number"
         remedy = (
-            "reduce over the other dimensions, for example with .flatten(1).mean(1)"
-            if isinstance(losses, Tensor) and losses.dim() > 1
-            else 'losses of torch.nn.functional do so with reduction="none"'
+            'use reduction="none"; where the model returns its own mean loss, compute one loss per '
+            "record from its logits"
         )
-        raise InvalidValueError(
-            f"loss must return one value a record, a tensor of shape ({records},), got {got}; "
-            f"{remedy}"
+    elif losses.dim() == 1:
+        got = "a vector of another length"
+        remedy = (
+            "compute a loss for every record that was drawn, with zeros for those that do not "
+            "count, and take parts of a batch from private.microbatches(batch, size)"
         )
-    return losses
-
-
-class Objective(Protocol):
-    """What is differentiated: from a model and a batch to losses.
-
-    Attributes:
-        key: the same for objectives that make the same calls, for what is proven only once.
-        sizes_vary: whether a record must not depend on the number of records either.
-    """
-
-    @property
-    def key(self) -> object:
-        """See above."""
-        ...
-
-    @property
-    def sizes_vary(self) -> bool:
-        """See above."""
-        ...
-
-    def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
-        """Return one value a record: its loss, or what else would tell that records are mixed."""
-        ...
-
-    def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
-        """Return the loss of a batch of one record, without dimensions."""
-        ...
-
-
-@dataclass(frozen=True)
-class LossOf:
-    """``loss(model(inputs), targets)`` of a batch (inputs, targets)."""
-
-    loss: Loss
-    sizes_vary: bool = True
-
-    @property
-    def key(self) -> object:
-        """The loss's code: a new closure of the same function makes the same calls."""
-        return getattr(self.loss, "__code__", type(self.loss))
-
-    def values(self, called: Callable[..., Any], batch: Any, records: int) -> Tensor:
-        """Return the losses."""
-        inputs, targets = batch
-        return losses_of(self.loss, forward(called, inputs), targets, records)
-
-    def loss_of_one(self, called: Callable[..., Any], batch: Any) -> Tensor:
-        """Return the only loss."""
-        return self.values(called, batch, 1)[0]
+    else:
+        got = f"{losses.dim()} dimensions"
+        remedy = "reduce over the dimensions of one record, as .flatten(1).mean(1) does"
+    raise InvalidValueError(
+        f"{name} must be one value per record, a tensor of shape (records,), got {got}; {remedy}"
+    )
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -170,32 +182,6 @@ def vmapped(function: Callable[..., Any], in_dims: Any = 0, randomness: str = "e
     return quiet
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which gradients of this type are computed: never half precision."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-
-
-class OnCopies:
-    """A model that is called with copies of its buffers, which it may change."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model."""
-        if not self._buffers:
-            return self._model(*args, **kwargs)
-        return torch.func.functional_call(self._model, self._buffers, args, kwargs)
-
-    def buffers_now(self) -> list[tuple[str, Tensor]]:
-        """Return the copies, as the calls have left them."""
-        return list(self._buffers.items())
-
-
-@contextmanager
-def unchanged(model: nn.Module, inputs: Any) -> Iterator[OnCopies]:
-    """Give a model to try: its buffers and the random numbers are afterwards as before."""
-    devices = {t.device.index for t in tensors(inputs) if t.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
-        yield OnCopies(model)

@@ -1,6 +1,7 @@
 """What a model will cost, and what has to be changed before it can be trained privately."""
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -9,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dither.clipping.batch import LossOf, copied, count, take, tensors, trainable
-from dither.clipping.engine import fast_piece
-from dither.clipping.oracle import oracle
+from dither.clipping.batch import count, mapped, take, tensors, trainable
+from dither.clipping.engine import FallbackWarning
+from dither.clipping.functional import clipped_sum
 from dither.clipping.refusals import Finding, unsound_layers
 from dither.validate import InvalidValueError, instance
 
@@ -71,26 +72,28 @@ def _try(model: nn.Module, example: Any) -> list[Finding]:
         raise InvalidValueError(f"example must have at least two records, got {records}")
     found: dict[Finding, None] = {}
     for size in (records, records - 1):
-        part = copied(take(example, slice(0, size)))
+        part = mapped(take(example, slice(0, size)), torch.clone)
         try:
-            notes: dict[str, None] = {}
-            fast_piece(model, LossOf(probe), (part, None), size, inf, notes.setdefault)
-            slow = [Finding("slow", *_place(note), _ACCEPT) for note in notes]
-            findings = slow + _compare(copy.deepcopy(model).eval(), part, size)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                clipped_sum(model, probe, part, None, clip_norm=inf)
+            slow = [w for w in caught if issubclass(w.category, FallbackWarning)]
+            findings = [Finding("slow", *_place(str(each.message)), _ACCEPT) for each in slow]
+            findings += _compare(copy.deepcopy(model).eval(), part)
         except InvalidValueError as refusal:
             findings = [Finding("refused", "the model", str(refusal), "change the model")]
         found.update(dict.fromkeys(findings))
     return list(found)
 
 
-def _compare(model: nn.Module, inputs: Any, records: int) -> list[Finding]:
+def _compare(model: nn.Module, inputs: Any) -> list[Finding]:
     """Compare the fast sum with single records, in evaluation mode: without dropout."""
-    sums, _ = fast_piece(model, LossOf(probe), (inputs, None), records, inf, str)
-    expected: dict[str, Tensor] = {}
-    for record in range(records):
-        one = take(inputs, slice(record, record + 1))
-        single, _ = oracle(model, LossOf(probe), (one, None), 1, inf)
-        expected = {name: expected.get(name, 0.0) + each for name, each in single.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        sums, expected = (
+            clipped_sum(model, probe, inputs, None, clip_norm=inf, engine=engine).gradients
+            for engine in ("fast", "reference")
+        )
     scale = max((float(each.abs().max()) for each in expected.values()), default=0.0)
     reason = "the fast sum is not the sum of single records"
     return [
@@ -106,7 +109,7 @@ def _place(note: str) -> tuple[str, str]:
 
 
 def probe(outputs: Any, _: None) -> Tensor:
-    """Return one value a record that depends on everything the model returns."""
+    """Return one value per record that depends on everything the model returns."""
     values = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
     found = [each for each in tensors(values) if each.dim() > 0]
     first = next(each for each in found if each.is_floating_point())

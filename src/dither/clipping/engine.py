@@ -1,287 +1,274 @@
-"""The sum of clipped per-record gradients at almost the price of a plain step."""
+"""From a recorded batch and its losses to the sum of clipped per-record gradients.
 
-import math
+The norms and the weighted sum come from the inputs of layers and the gradients at their outputs, at
+almost the price of a plain step. Parameters that no rule covers are computed record by record.
+"""
+
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
-from weakref import WeakKeyDictionary
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dither.clipping import rules
-from dither.clipping.batch import (
-    Loss,
-    LossOf,
-    Objective,
-    count,
-    mapped,
-    take,
-    tensors,
-    trainable,
-    unchanged,
-    wide,
-)
+from dither.clipping.batch import accumulation_dtype
+from dither.clipping.checks import check_own_rows, differing_sums
 from dither.clipping.clip import clip
-from dither.clipping.oracle import oracle
+from dither.clipping.contributions import KEPT, Contribution, PerRecord
 from dither.clipping.precision import full_precision
-from dither.clipping.proof import (
-    BadRecordsError,
-    Pattern,
-    is_proven,
-    pattern_of,
-    prove,
-    refuse_hidden_uses,
-    refuse_kept_records,
-    refuse_mixed_records,
-    refuse_other_numbers,
-    remember,
-)
-from dither.clipping.recorder import Recorder, watching
-from dither.clipping.refusals import refuse_unsound_layers
-from dither.clipping.registry import UnseenUseError
+from dither.clipping.recorder import Recorder
+from dither.clipping.recording import Memory, Recording
 from dither.clipping.result import ClippedSum
-from dither.clipping.uses import Gradients, contributions
-from dither.validate import InvalidValueError, choice, instance, positive
-from dither.validate import count as whole_number
+from dither.clipping.uses import (
+    Gradients,
+    cannot_see,
+    contributions,
+    gradients_at,
+    unseen_parameters,
+)
+from dither.validate import InvalidValueError
 
-__all__ = ["FallbackWarning", "clipped_sum", "rules"]
-
-Tell = Callable[[str], object]
-_told: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+_MOST_ROWS = 4096
+"""More rows than this are added up in float64: the error in float32 would be more than is paid."""
 
 
 class FallbackWarning(UserWarning):
     """Something is computed record by record, which is right but slow."""
 
 
-def clipped_sum(
-    model: nn.Module,
-    loss: Loss,
-    inputs: Any,
-    targets: Any,
-    *,
-    clip_norm: float,
-    engine: str = "fast",
-    microbatch: int | None = None,
-) -> ClippedSum:
-    """Return Σ_i g_i·min(1, clip_norm/‖g_i‖) over the records of a batch, and the norms ‖g_i‖.
-
-    The fast engine makes one forward pass and one backward pass to the outputs of the layers. The
-    norms and the weighted sum come from inputs and output gradients, so that one gradient a record
-    is formed only where that is cheaper, a few records at a time.
-
-    Guarantees:
-        - No record contributes more than ``clip_norm``·(1 + 1e-5), rounding included.
-        - A record whose gradient is NaN or infinite counts as zero and leaves the others alone.
-        - Every path from the loss to a parameter is accounted for on every batch; what no rule
-          covers goes to the oracle, with a :class:`FallbackWarning` once. What a model does for
-          the first time is compared with plain autograd, and records are exchanged to see that
-          none depends on another; models and losses of which one does are refused.
-        - The model carries no hooks or wrappers afterwards, and what its forward pass changes, it
-          changes once; what it would keep of the records is refused.
-
-    Args:
-        model: any module; called as ``model(inputs)``, ``model(*inputs)`` or ``model(**inputs)``
-            for a tensor, a tuple or a dict.
-        loss: ``loss(outputs, targets)`` with one value a record.
-        inputs: a batch, with the records along the first dimension of every tensor.
-        targets: what the loss compares with, or None.
-        clip_norm: l2 bound on one record's gradient over all trainable parameters; ``math.inf``
-            for the plain sum.
-        engine: ``"fast"``, or ``"oracle"`` for explicit gradients of single records.
-        microbatch: compute the batch in pieces of this many records, with the same result in
-            less memory.
-
-    Returns:
-        A :class:`ClippedSum`. It is sensitive: noise has to be added before anyone sees it.
-
-    Example:
-        >>> import torch
-        >>> model = torch.nn.Linear(2, 1, bias=False)
-        >>> x = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
-        >>> total = clipped_sum(model, lambda out, y: out[:, 0], x, None, clip_norm=1.0)
-        >>> total.gradients["weight"], total.norms
-        (tensor([[0.6000, 1.3000]]), tensor([5.0000, 0.5000]))
-    """
-    instance(nn.Module, model=model)
-    clip_norm = clip_norm if clip_norm == math.inf else positive(clip_norm=clip_norm)
-    choice(("fast", "oracle"), engine=engine)
-    records = count(inputs=inputs)
-    if targets is not None and count(targets=targets) != records:
-        given = count(targets=targets)
-        raise InvalidValueError(
-            f"targets must be of as many records as inputs, {records}, got {given}"
-        )
-    if torch.is_inference_mode_enabled():
-        raise InvalidValueError("clipped_sum must be called outside torch.inference_mode()")
-    refuse_unsound_layers(model)
-    if records == 0:
-        empty = {n: torch.zeros_like(p, dtype=wide(p.dtype)) for n, p in trainable(model).items()}
-        return ClippedSum(empty, torch.zeros(0))
-    step = records if microbatch is None else min(records, whole_number(microbatch=microbatch))
-    sums: dict[str, Tensor] = {}
-    norms: list[Tensor] = []
-    with telling_once(model) as tell:
-        for start in range(0, records, step):
-            part = slice(start, min(records, start + step))
-            batch = (inputs, targets) if step == records else take((inputs, targets), part)
-            piece = (model, LossOf(loss), batch, part.stop - part.start, clip_norm)
-            found, own = oracle(*piece) if engine == "oracle" else fast_piece(*piece, tell)
-            sums = {n: sums[n].add_(each) for n, each in found.items()} if sums else found
-            norms.append(own)
-    return ClippedSum(sums, norms[0] if len(norms) == 1 else torch.cat(norms))
-
-
-@contextmanager
-def telling_once(model: nn.Module) -> Iterator[Tell]:
-    """Collect notes, and warn in the end of those that this model has not given yet."""
-    notes: dict[str, None] = {}
-    yield notes.setdefault
-    told = _told.setdefault(model, set())
-    for note in [note for note in notes if note not in told]:
-        told.add(note)
-        warnings.warn(note, FallbackWarning, stacklevel=4)
-
-
-def fast_piece(
-    model: nn.Module, objective: Objective, batch: Any, records: int, clip_norm: float, tell: Tell
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the clipped sum and the norms by the fast engine, or by the oracle if need be."""
-    refuse_kept_records(model, objective, batch, records)
-    recording = Recording(model, batch, records)
-    with torch.enable_grad(), watching(model, recording.recorder):
-        losses = objective.values(recording.recorder.following(model), batch, records)
-    return recording.clipped(objective, losses, clip_norm, tell)
-
-
-class Recording:
-    """A batch on its way through a model, from before its forward pass to its clipped sum.
-
-    Args:
-        model: the model.
-        batch: all tensors of the batch.
-        records: how many records it has.
-    """
-
-    def __init__(self, model: nn.Module, batch: Any, records: int) -> None:
-        self.recorder = Recorder(trainable(model), batch, records)
-        self._model, self._batch = model, batch
-        self._state = torch.get_rng_state()
-        self._versions = self._versions_now()
-
-    def clipped(
-        self, objective: Objective, losses: Tensor, clip_norm: float, tell: Tell, views: int = 1
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the clipped sum and the norms; ``losses`` are one a record, or their sum.
-
-        With several views, every so many neighbours are of one record, which is clipped as a whole.
-        """
-        model, batch, recorder = self._model, self._batch, self.recorder
-        given = model, objective, batch, recorder, self._state
-        try:
-            refuse_hidden_uses(recorder, losses)
-            pattern = pattern_of(model, objective, recorder)
-            proven = is_proven(model, pattern, recorder)
-            prove_rest = partial(self._prove_rest, objective, pattern)
-            given_losses = losses, proven, prove_rest
-            result, gradients = _finish(recorder, *given_losses, clip_norm, tell, views)
-            if proven:
-                refuse_other_numbers(model, pattern, *given[1:])
-            elif refuse_mixed_records(*given):
-                remember(model, pattern, recorder, gradients)
-        except UnseenUseError as reason:
-            if self._versions_now() != self._versions:
-                raise InvalidValueError(
-                    "model must not change its inputs in place, got one that does and has no rule"
-                ) from None
-            tell(f"{reason}: the whole model is computed record by record, which is slow")
-            return self.by_oracle(objective, clip_norm, views)
-        return result
-
-    def by_oracle(
-        self, objective: Objective, clip_norm: float, views: int = 1
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the same from explicit gradients of single records."""
-        model, batch, recorder = self._model, self._batch, self.recorder
-        refuse_mixed_records(model, objective, batch, recorder, self._state, by_losses_alone=True)
-        return oracle(model, objective, batch, recorder.records, clip_norm, views)
-
-    def _prove_rest(self, objective: Objective, pattern: Pattern, good: Tensor) -> None:
-        """Prove what the model does on some records alone: those whose gradients are finite."""
-        if not len(good):
-            return
-        batch, records = mapped(self._batch, lambda tensor: tensor[good]), len(good)
-        with unchanged(self._model, batch) as same:
-            recording = Recording(self._model, batch, records)
-            with torch.enable_grad(), watching(self._model, recording.recorder):
-                called = recording.recorder.following(same)
-                losses = objective.values(called, batch, records)
-            recording.clipped(objective, losses, math.inf, str)
-        if not is_proven(self._model, pattern, self.recorder):
-            raise UnseenUseError("the batch cannot be compared with plain autograd")
-
-    def _versions_now(self) -> list[int]:
-        return [tensor._version for tensor in tensors(self._batch)]
-
-
 @torch.no_grad()
-def _finish(
+def clipped_recording(
+    recording: Recording, losses: Tensor, clip_norm: float, views: int = 1
+) -> ClippedSum:
+    """Return the clipped sum of the gradients of losses that a recorded batch has led to.
+
+    Args:
+        recording: what the model has done.
+        losses: one per row of the batch.
+        clip_norm: l2 bound on the gradient of a record.
+        views: how many neighbouring rows are of one record, which is clipped as a whole; its
+            gradient is their mean.
+    """
+    recorder = recording.recorder
+    if not losses.requires_grad:
+        raise InvalidValueError(
+            "losses must depend on the trainable parameters of the model, got losses without a "
+            "graph: compute them from private.model(inputs), with gradients enabled"
+        )
+    if views > 1:
+        with torch.enable_grad():
+            losses = losses / views
+    with full_precision(losses.device.type):
+        parts, slow = _contributions(recording, losses)
+        if slow:
+            _warn_of_slow(recording.memory, slow)
+        if views > 1:
+            parts = {name: part.merged(views) for name, part in parts.items()}
+        return _clipped(recorder, losses, parts, [*slow], clip_norm, views)
+
+
+def _contributions(
+    recording: Recording, losses: Tensor
+) -> tuple[dict[str, Contribution], dict[str, str]]:
+    """Return the contributions by rules, and the parameters without one, with the reason.
+
+    What was not checked before is checked on the way.
+    """
+    recorder, memory = recording.recorder, recording.memory
+    slow = _slow_before_gradients(recorder, losses)
+    unchecked = _unchecked(recorder, memory, slow)
+    looks_at_rows = not memory.losses and recorder.records > 1
+    calls = [each for each in recording.calls if looks_at_rows or each.refusal is not None]
+    outputs = [output for call in calls for output in call.outputs]
+    uses = [k for k, use in enumerate(recorder.uses) if not {*use.names} <= {*slow}]
+    edges = [e for k in uses for e in recorder.uses[k].edges if e is not None]
+    found = gradients_at(
+        losses,
+        [*edges, *(output.edge for output in outputs)],
+        keep_graph=bool(slow or unchecked or looks_at_rows),
+    )
+    at_outputs = dict(zip(map(id, outputs), found[len(edges) :], strict=True))
+    for call in calls:
+        leads_to_losses = any(at_outputs[id(each)] is not None for each in call.outputs)
+        if call.refusal is not None and leads_to_losses:
+            raise InvalidValueError(call.refusal)
+    if looks_at_rows:
+        check_own_rows(losses, outputs, [at_outputs[id(each)] for each in outputs])
+        memory.losses = True
+    gradients = _by_use(recorder, uses, found[: len(edges)])
+    parts, repeated = contributions(recorder, gradients, slow)
+    for call_name in repeated:
+        _warn_once(memory, f"{call_name}: no rule, so this call is repeated for every record")
+    to_compare = [name for name in unchecked if name not in slow]
+    if to_compare:
+        at_uses = found[: len(edges)]
+        wrong, is_shown = differing_sums(recorder, losses, parts, to_compare, at_uses)
+        slow |= dict.fromkeys(wrong, "its gradient by rules is not what plain autograd gives")
+        unchecked = unchecked if is_shown else []
+    _remember(recorder, memory, gradients, unchecked, slow)
+    return {name: part for name, part in parts.items() if name not in slow}, slow
+
+
+def _slow_before_gradients(recorder: Recorder, losses: Tensor) -> dict[str, str]:
+    """Return the parameters that are known to be without a rule, with the reason."""
+    unseen = unseen_parameters(recorder, losses)
+    slow = dict.fromkeys(sorted(unseen), "it is used where the engine cannot see it")
+    for name, parameter in recorder.parameters.items():
+        if parameter._backward_hooks:
+            slow.setdefault(name, "it has a hook, which is called for every record")
+    for use in recorder.uses:
+        reason = None if {*use.names} <= {*slow} else cannot_see(use, recorder)
+        if reason is not None:
+            slow.update({name: slow.get(name, reason) for name in use.names})
+    return slow
+
+
+def _keys(recorder: Recorder) -> dict[str, set[object]]:
+    keys: dict[str, set[object]] = {}
+    for use in recorder.uses:
+        for name in use.names:
+            keys.setdefault(name, set()).add(use.key)
+    return keys
+
+
+def _unchecked(recorder: Recorder, memory: Memory, slow: dict[str, str]) -> list[str]:
+    """Return the parameters with uses that were never compared with plain autograd.
+
+    Those that were, and differed, are added to the slow ones.
+    """
+    found = []
+    for name, keys in _keys(recorder).items():
+        if name in slow:
+            continue
+        if (name, frozenset(keys)) in memory.failed:
+            slow[name] = memory.failed[name, frozenset(keys)]
+        elif None in keys or not keys <= memory.verified.get(name, set()):
+            found.append(name)
+    return found
+
+
+def _remember(
+    recorder: Recorder,
+    memory: Memory,
+    gradients: Mapping[int, Gradients],
+    names: Iterable[str],
+    slow: Mapping[str, str],
+) -> None:
+    """Note which parameters the rules can compute, unless there was no gradient to compare."""
+    keys = _keys(recorder)
+    for name in names:
+        if name in slow and None not in keys[name]:
+            memory.failed[name, frozenset(keys[name])] = slow[name]
+    for position, found in gradients.items():
+        use = recorder.uses[position]
+        if any(gradient is not None and bool(gradient.any()) for gradient in found):
+            for name in {*use.names} & {*names} - {*slow}:
+                memory.verified.setdefault(name, set()).add(use.key)
+
+
+def _by_use(
+    recorder: Recorder, uses: list[int], found: Iterable[Tensor | None]
+) -> dict[int, Gradients]:
+    ahead = iter(found)
+    return {
+        k: [None if edge is None else next(ahead) for edge in recorder.uses[k].edges] for k in uses
+    }
+
+
+def _clipped(
     recorder: Recorder,
     losses: Tensor,
-    proven: bool,
-    prove_rest: Callable[[Tensor], None],
+    parts: dict[str, Contribution],
+    slow: list[str],
     clip_norm: float,
-    tell: Tell,
     views: int,
-) -> tuple[tuple[dict[str, Tensor], Tensor], Mapping[int, Gradients]]:
-    """Return the clipped sum and the norms of a recorded batch, and the outputs' gradients."""
-    sums: dict[str, Tensor] = {}
-    norms = losses.new_zeros(recorder.records // views)
-    gradients: Mapping[int, Gradients] = {}
-    if recorder.parameters and losses.grad_fn is None:
-        raise InvalidValueError(
-            "loss must depend on the trainable parameters, got losses without a graph"
+) -> ClippedSum:
+    """Clip and add up, in chunks of records where some parameters are computed one by one."""
+    records = recorder.records // views
+    size = sum(recorder.parameters[name].numel() for name in slow)
+    chunk = min(records, _MOST_ROWS, max(1, KEPT // (size * views)) if slow else records)
+    with torch.enable_grad():
+        single = losses.unbind() if slow else ()
+    found = []
+    for start in range(0, records, chunk):
+        stop = min(records, start + chunk)
+        chosen = parts
+        if stop - start < records:
+            index = torch.arange(start, stop, device=losses.device)
+            chosen = {name: part.select(index) for name, part in parts.items()}
+        if slow:
+            rows = _by_autograd(recorder, single[start * views : stop * views], slow, views)
+            chosen = chosen | rows
+        sums, norms = clip(chosen, clip_norm) if chosen else ({}, losses.new_zeros(stop - start))
+        if slow and stop - start > 1 and bool(torch.isinf(norms).all()):
+            raise InvalidValueError(
+                f"losses must have finite gradients where {slow[0]} is computed record by record, "
+                "since there a record that is not finite spoils the others: keep such records "
+                "out of the dataset"
+            )
+        found.append(ClippedSum(_completed(sums, recorder.parameters), norms))
+    whole = joined(found)
+    return ClippedSum(whole.gradients, whole.norms.to(accumulation_dtype(losses.dtype)))
+
+
+def _by_autograd(
+    recorder: Recorder, losses: Sequence[Tensor], names: list[str], views: int
+) -> dict[str, Contribution]:
+    """Return one gradient per record by plain autograd, through the graph of the losses."""
+    parameters = [recorder.parameters[name] for name in names]
+    found = [
+        torch.autograd.grad(
+            loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-    with full_precision(losses.device.type):
-        if losses.requires_grad:
-            gradients = _output_gradients(recorder, losses, keep=not proven)
-            parts, slow = contributions(recorder, gradients)
-            for call in slow:
-                tell(f"{call}: no rule, so this call alone is repeated for every record")
-            for name in sorted(recorder.data_dependent):
-                tell(f"{name} may move records: every batch is compared with autograd")
-            if not proven:
-                try:
-                    prove(recorder, losses, gradients, parts)
-                except BadRecordsError as found:
-                    prove_rest(found.good)
-            if views > 1:
-                parts = {name: part.merged(views) for name, part in parts.items()}
-            if parts:
-                sums, norms = clip(parts, clip_norm)
-    return (_complete(sums, recorder), norms.to(wide(losses.dtype))), gradients
+        for loss in losses
+    ]
+    made: dict[str, Contribution] = {}
+    for name, rows in zip(names, zip(*found, strict=True), strict=True):
+        stacked = torch.stack([row.to_dense() if row.is_sparse else row for row in rows])
+        part = PerRecord(stacked.to(accumulation_dtype(stacked.dtype)))
+        made[name] = part.merged(views) if views > 1 else part
+    return made
 
 
-def _output_gradients(recorder: Recorder, losses: Tensor, keep: bool) -> dict[int, Gradients]:
-    edges = [edge for use in recorder.uses for edge in use.edges if edge is not None]
-    with torch.enable_grad():  # the gradient of a scalar: anything else makes torch import sympy
-        total = losses.sum()
-    found = iter(
-        torch.autograd.grad(total, edges, allow_unused=True, retain_graph=keep) if edges else ()
-    )
+def joined(found: list[ClippedSum]) -> ClippedSum:
+    """Return the sum over microbatches, added up in float64."""
+    if len(found) == 1:
+        return found[0]
+    gradients = {
+        name: torch.stack([each.gradients[name].double() for each in found]).sum(0).to(total.dtype)
+        for name, total in found[0].gradients.items()
+    }
+    return ClippedSum(gradients, torch.cat([each.norms for each in found]))
+
+
+def _completed(sums: dict[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    made = zeros_for({name: p for name, p in parameters.items() if name not in sums})
+    for name, total in sums.items():
+        made[name] = total.to(accumulation_dtype(parameters[name].dtype)).contiguous()
+    return {name: made[name] for name in parameters}
+
+
+def zeros_for(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the sum over no records."""
     return {
-        position: [None if edge is None else next(found) for edge in use.edges]
-        for position, use in enumerate(recorder.uses)
+        name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype))
+        for name, p in parameters.items()
     }
 
 
-def _complete(sums: dict[str, Tensor], recorder: Recorder) -> dict[str, Tensor]:
-    return {
-        name: sums[name].to(wide(p.dtype)).contiguous()
-        if name in sums
-        else torch.zeros_like(p, dtype=wide(p.dtype))
-        for name, p in recorder.parameters.items()
-    }
+def _warn_of_slow(memory: Memory, slow: Mapping[str, str]) -> None:
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in slow.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        _warn_once(
+            memory,
+            f"{shown}: {reason}, so that it is computed record by record, which is right and slow; "
+            "private.microbatches(batch, 8) makes it faster",
+        )
+
+
+def _warn_once(memory: Memory, note: str) -> None:
+    if note not in memory.warned:
+        memory.warned.add(note)
+        warnings.warn(note, FallbackWarning, stacklevel=6)

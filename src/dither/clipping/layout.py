@@ -13,12 +13,20 @@ class Layout(Enum):
     SECOND = "second"
     JOINED = "joined"
 
+    def fits(self, tensor: Tensor, records: int) -> bool:
+        """Return whether a tensor can have its records there."""
+        if self is Layout.SECOND:
+            return tensor.dim() > 1 and tensor.shape[1] == records
+        if self is Layout.JOINED:
+            return tensor.dim() > 0 and len(tensor) % records == 0
+        return tensor.dim() > 0 and len(tensor) == records
+
     def record_first(self, tensor: Tensor, records: int) -> Tensor:
-        """Return the tensor with one entry a record along the first dimension."""
+        """Return the tensor with one entry per record along the first dimension."""
         if self is Layout.SECOND:
             return tensor.transpose(0, 1)
         if self is Layout.JOINED:
-            return tensor.view(records, -1, *tensor.shape[1:])
+            return tensor.reshape(records, -1, *tensor.shape[1:])
         return tensor
 
 

@@ -43,7 +43,7 @@ def unsound_layers(model: nn.Module) -> Iterator[Finding]:
             yield Finding("refused", f"{path or 'the model'} ({type(layer).__name__})", *found)
 
 
-def refuse_unsound_layers(model: nn.Module) -> None:
+def check_layers(model: nn.Module) -> None:
     """Raise on the first such layer."""
     if all(_refusal(layer) is None for layer in model.modules()):
         return  # the usual case, without asking for names
@@ -68,11 +68,6 @@ def _refusal(layer: nn.Module) -> tuple[str, str] | None:
         return "has scale_grad_by_freq, which counts tokens over the batch", "leave it out"
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats and layer.training:
         return "keeps running statistics of the records", "make it with track_running_stats=False"
-    if layer._backward_hooks or layer._backward_pre_hooks:
-        return (
-            "has a backward hook, which sees the gradients of all records at once",
-            "remove the hook, and look at what the optimizer gets in its place",
-        )
     if any(p is not None and p.is_complex() for p in layer._parameters.values()):
         return "has complex parameters", "keep real and imaginary parts as two parameters"
     if "_orig_mod" in layer._modules:

@@ -11,7 +11,7 @@ from dither.validate import InvalidTypeError
 
 
 class UnseenUseError(Exception):
-    """A use of a parameter that no rule covers: the oracle has to compute this batch."""
+    """A use of a parameter that no rule covers: it is computed record by record."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def register(*kinds: Callable[..., Any], leading_alike: bool = False) -> Callabl
     of the losses with respect to its output; inputs and gradient have one entry a record along
     the first dimension and are at least float32. It returns pairs of a parameter and its
     :class:`Contribution`: :class:`PerRecord` with one gradient a record, or :class:`Outer` or
-    :class:`Lookup`, which avoid forming them. What a rule returns is compared with autograd when a
-    model is first seen, and a model on which they differ goes to the oracle.
+    :class:`Lookup`, which avoid forming them. What a rule returns is compared with plain
+    autograd when it is first used; parameters on which they differ are computed record by record.
 
     Args:
         kinds: functions as PyTorch calls them, or subclasses of ``torch.nn.Module``.
@@ -110,11 +110,9 @@ def rule_of(function: Callable[..., Any]) -> Rule | None:
     return _RULES.get(function)
 
 
-def layers_with_rules(model: nn.Module) -> list[nn.Module]:
-    """Return the layers for whose kind as a whole a rule was registered."""
-    if not _LAYERS:
-        return []
-    return [layer for layer in model.modules() if type(layer) in _LAYERS]
+def has_rule_as_layer(layer: nn.Module) -> bool:
+    """Return whether a rule was registered for a kind of layer as a whole."""
+    return bool(_LAYERS) and type(layer) in _LAYERS
 
 
 def treats_leading_alike(function: Callable[..., Any]) -> bool:

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
 
-from dither.clipping.batch import tensors, vmapped, wide
+from dither.clipping.batch import accumulation_dtype, tensors, vmapped
 from dither.clipping.contributions import KEPT, Contribution, PerRecord, Summed
-from dither.clipping.layout import layout_of
 from dither.clipping.recorder import Derived, Recorder, Use
-from dither.clipping.registry import Call, Rule, UnseenUseError, rule_of, treats_leading_alike
+from dither.clipping.registry import Call, Rule, UnseenUseError, rule_of
 from dither.clipping.rules.explicit import one_by_one
 from dither.clipping.rules.recurrent import is_recurrent, recurrent
 from dither.validate import InvalidTypeError, InvalidValueError
@@ -19,36 +19,103 @@ from dither.validate import InvalidTypeError, InvalidValueError
 Gradients = Sequence[Tensor | None]
 
 
+def unseen_parameters(recorder: Recorder, losses: Tensor) -> set[str]:
+    """Return the parameters that some path from the losses reaches without a recorded use."""
+    names = {id(parameter): name for name, parameter in recorder.parameters.items()}
+    seen: dict[Node, list[Node]] = {}
+    for use in recorder.uses:
+        for edge in use.edges:
+            if edge is not None:
+                seen.setdefault(edge.node, []).extend(use.sources)
+    unseen: set[str] = set()
+    visited: set[Node | None] = {None}
+    ahead = [losses.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        parameter = getattr(node, "variable", None)
+        if parameter is not None and id(parameter) in names:
+            unseen.add(names[id(parameter)])
+        if "CheckpointFunctionBackward" in node.name():
+            raise InvalidValueError(
+                "model must not use reentrant activation checkpointing; "
+                "call torch.utils.checkpoint.checkpoint with use_reentrant=False"
+            )
+        ahead += seen[node] if node in seen else [follower for follower, _ in node.next_functions]
+    return unseen
+
+
+def gradients_at(
+    losses: Tensor,
+    edges: Sequence[GradientEdge],
+    *,
+    weights: Tensor | None = None,
+    keep_graph: bool = True,
+) -> list[Tensor | None]:
+    """Return the gradients of the sum of the losses at some edges of the graph."""
+    if not edges:
+        return []
+    with torch.enable_grad():  # the gradient of a scalar: anything else makes torch import sympy
+        total = (losses if weights is None else losses * weights.to(losses)).sum()
+    return list(torch.autograd.grad(total, edges, allow_unused=True, retain_graph=keep_graph))
+
+
+def cannot_see(use: Use, recorder: Recorder) -> str | None:
+    """Return why a use cannot be computed by a rule, as far as is known before its gradients."""
+    if any(tensor._version != version for tensor, version in use.versions):
+        return f"an input of {use.name} was changed in place after it was used"
+    held = [t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)]
+    if any(recorder.was_changed(tensor) for tensor in held):
+        return "what was derived from it was changed in place"
+    rule = rule_of(use.function)
+    if rule is not None and use.layout is None:
+        return f"{use.name} does not have the records along its output's first dimension"
+    formed = [t for t in held if rule is None or id(t) in recorder.derived]
+    roots = sum(recorder.parameters[name].numel() for name in recorder.parameters_in(formed))
+    if recorder.records * (roots + sum(t.numel() for t in formed)) > 4 * KEPT and formed:
+        return f"{use.name} would need too much memory for all records at once"
+    return None
+
+
 def contributions(
-    recorder: Recorder, gradients: Mapping[int, Gradients]
+    recorder: Recorder, gradients: Mapping[int, Gradients], slow: dict[str, str]
 ) -> tuple[dict[str, Contribution], list[str]]:
-    """Return each parameter's contribution, and what had to be computed record by record.
+    """Return each parameter's contribution, and which calls had to be repeated for every record.
 
     Args:
-        recorder: what was seen.
+        recorder: what was recorded.
         gradients: position of a use → the gradients of its outputs.
+        slow: parameters that are not computed here, with the reason; those that turn out to be
+            of no known kind are added.
     """
     parts: defaultdict[str, list[Contribution]] = defaultdict(list)
-    slow: list[str] = []
+    repeated: list[str] = []
     for position, use in enumerate(recorder.uses):
-        _refuse_changed_inputs(use, recorder)
-        if all(gradient is None for gradient in gradients[position]):
+        if position not in gradients or all(each is None for each in gradients[position]):
             continue
-        for tensor, part in _apply(use, gradients[position], recorder, slow):
-            for name, pulled in _pulled_back(tensor, part, recorder):
-                parts[name].append(pulled)
-    summed = {name: found[0] if len(found) == 1 else Summed(found) for name, found in parts.items()}
-    return summed, slow
+        try:
+            for tensor, part in _apply(use, gradients[position], recorder, repeated):
+                for name, pulled in _pulled_back(tensor, part, recorder):
+                    parts[name].append(pulled)
+        except UnseenUseError as reason:
+            slow.update({name: slow.get(name, str(reason)) for name in use.names})
+    summed = {
+        name: found[0] if len(found) == 1 else Summed(found)
+        for name, found in parts.items()
+        if name not in slow
+    }
+    return summed, repeated
 
 
 def _apply(
-    use: Use, gradients: Gradients, recorder: Recorder, slow: list[str]
+    use: Use, gradients: Gradients, recorder: Recorder, repeated: list[str]
 ) -> Iterable[tuple[Tensor, Contribution]]:
     rule = rule_of(use.function)
     if rule is not None:
         return _apply_rule(rule, use, gradients, recorder)
-    names = ", ".join(recorder.parameters_in(use.args, use.kwargs))
-    slow.append(f"{use.name} with {names}")
+    repeated.append(f"{use.name} with {', '.join(use.names)}")
     if is_recurrent(use):
         return recurrent(use, gradients, recorder)
     return one_by_one(use, gradients, recorder)
@@ -57,7 +124,7 @@ def _apply(
 def _apply_rule(
     rule: Rule, use: Use, gradients: Gradients, recorder: Recorder
 ) -> Iterable[tuple[Tensor, Contribution]]:
-    layout = layout_of(use.shapes[0], recorder.records, treats_leading_alike(use.function))
+    layout = use.layout
     if layout is None or len(gradients) != 1:
         raise UnseenUseError(
             f"{use.name} does not have the records along its output's first dimension"
@@ -65,12 +132,11 @@ def _apply_rule(
 
     def prepared(value: Any) -> Any:
         if isinstance(value, Tensor) and not recorder.stands_for_parameters(value):
-            value = (
-                layout.record_first(value, recorder.records)
-                if id(value) in use.from_batch
-                else value
-            )
-            return value.to(wide(value.dtype)) if value.is_floating_point() else value
+            if id(value) in use.from_batch:
+                if not layout.fits(value, recorder.records):
+                    raise UnseenUseError(f"{use.name} has records in different dimensions")
+                value = layout.record_first(value, recorder.records)
+            return value.to(accumulation_dtype(value.dtype)) if value.is_floating_point() else value
         return value
 
     (gradient,) = gradients
@@ -82,7 +148,8 @@ def _apply_rule(
         tuple(t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)),
     )
     assert gradient is not None  # noqa: S101 (uses without a gradient were left out)
-    found = rule(call, layout.record_first(gradient, recorder.records).to(wide(gradient.dtype)))
+    rows = layout.record_first(gradient, recorder.records)
+    found = rule(call, rows.to(accumulation_dtype(gradient.dtype)))
     return [
         (tensor, part)
         for tensor, part in _checked(rule, use, found, recorder.records)
@@ -108,19 +175,10 @@ def _checked(
             )
         if part.size != tensor.numel() or part.records != records:
             raise InvalidValueError(
-                f"the {name} must return one gradient a record, each of the parameter's "
+                f"the {name} must return one gradient per record, each of the parameter's "
                 f"{tensor.numel()} entries, got {part.records} of {part.size}"
             )
         yield tensor, part
-
-
-def _refuse_changed_inputs(use: Use, recorder: Recorder) -> None:
-    for tensor, version in use.versions:
-        if tensor._version != version:
-            names = ", ".join(recorder.parameters_in(use.args, use.kwargs))
-            raise UnseenUseError(
-                f"an input of {use.name} with {names} was changed in place after it was used"
-            )
 
 
 def _pulled_back(
@@ -130,18 +188,13 @@ def _pulled_back(
     names = recorder.parameters_in(tensor)
     if id(tensor) not in recorder.derived:
         return [(names[0], part)]
-    if recorder.was_changed(tensor):
-        raise UnseenUseError(f"what was derived from {', '.join(names)} was changed in place")
     roots = [recorder.parameters[name].detach() for name in names]
-    size = sum(root.numel() for root in roots) + tensor.numel()
-    if part.records * size > 4 * KEPT:
-        raise UnseenUseError(f"{', '.join(names)}: too large to be derived record by record")
     replay = _replay(recorder, tensor, names)
     pull = torch.func.vjp(replay, *roots)[1]
     rows = part.rows(0, part.records).to(tensor.dtype)
     pulled = vmapped(pull)(rows)
     return [
-        (name, PerRecord(gradients.to(wide(gradients.dtype))))
+        (name, PerRecord(gradients.to(accumulation_dtype(gradients.dtype))))
         for name, gradients in zip(names, pulled, strict=True)
     ]
 

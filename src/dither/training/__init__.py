@@ -6,7 +6,7 @@ from dither.training.evaluation import Public
 from dither.training.history import Row
 from dither.training.linear import train_linear
 from dither.training.loop import TrainResult, train
-from dither.training.making import make_private
+from dither.training.make_private import make_private
 from dither.training.models import MODELS
 from dither.training.private import Private
 from dither.training.residuals import (

@@ -13,8 +13,10 @@ from torch.optim import Optimizer
 
 from dither.clipping.batch import trainable
 from dither.planning import Plan, ReactivePlan
+from dither.training.errors import StepError
 from dither.training.prints import Prints, prints_of
 from dither.training.ranks import Ranks, place
+from dither.training.records import CollateFn, Records, part_of, records_of
 from dither.validate import InvalidValueError
 
 
@@ -35,6 +37,29 @@ class Shard:
 
     dataset: Any
     has_twins: bool = False
+
+
+def own_records(
+    dataset: Any,
+    group: Ranks,
+    collate_fn: CollateFn | None,
+    workers: int,
+    dtype: torch.dtype | None,
+) -> Records:
+    """Return this rank's part of the whole dataset, or the shard that is its own."""
+    settings: dict[str, Any] = {"collate_fn": collate_fn, "workers": workers, "dtype": dtype}
+    if isinstance(dataset, Shard):
+        return records_of(dataset.dataset, may_be_empty=group.size > 1, **settings)
+    return part_of(records_of(dataset, **settings), group.rank, group.size)
+
+
+def check_same_group(group: Ranks) -> None:
+    """Raise if the process group is not the one that a run began with."""
+    if place() != (group.rank, group.size):
+        raise StepError(
+            "the process group has changed since make_private: ranks that each hold all "
+            "records would each be a run of its own; call init_process_group first"
+        )
 
 
 def refuse_several(name: str) -> None:

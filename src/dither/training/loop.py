@@ -12,22 +12,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.clipping.batch import Loss, forward
+from dither.clipping.batch import Loss, check_losses, forward
 from dither.planning import Plan, ReactivePlan
 from dither.planning.written import written
 from dither.training.agreement import refuse_different, refuse_on_others_alone
+from dither.training.augmentation import Augment
 from dither.training.averaging import Average
 from dither.training.bar import Bar
-from dither.training.dice import dice
 from dither.training.evaluation import Public, arguments_of, checked_public, measure
 from dither.training.history import History, Row, finite
-from dither.training.losses import loss_of
-from dither.training.making import make_private
+from dither.training.losses import OwnLosses, loss_of
+from dither.training.make_private import make_private
 from dither.training.optimizers import optimizer_of
 from dither.training.ranks import ranks
 from dither.training.records import checked_pair
 from dither.training.run_folder import RunFolder, restore
-from dither.training.views import Augment
 from dither.types import PrivacyBound
 
 
@@ -67,7 +66,6 @@ def train(
     *,
     loss: str | Loss = "cross_entropy",
     optimizer: str | Callable[[Iterable[Tensor]], Optimizer] | Optimizer = "sgd",
-    public: Sequence[Tensor] = (),
     evaluate: Public | None = None,
     every: int = 20,
     run_dir: str | Path | None = None,
@@ -76,10 +74,9 @@ def train(
     ledger: str | Path | None = None,
     averaging: str | None = None,
     progress: bool = True,
-    piece: int = 1024,
+    microbatch_size: int = 1024,
     seed: int | None = None,
     workers: int = 0,
-    engine: str = "fast",
     augment: Augment | None = None,
     read_off: Sequence[str] = (),
 ) -> TrainResult:
@@ -95,8 +92,7 @@ def train(
             the inputs are one dict, the model is called with its entries by their names.
         plan: from `dither.plan`; it owns the learning rate.
         loss: "cross_entropy", "binary_cross_entropy", "squared_error", or a function
-            ``loss(outputs, targets)`` with one value a record.
-        public: tensors that the loss uses and that do not come from records: class weights.
+            ``loss(outputs, targets)`` with one value per record.
         optimizer: "sgd", "momentum", "adam" or "adamw", with lr 1 and 0.001 for the last two; a
             function from parameters to an optimizer; or an optimizer. Its lr is multiplied by the
             plan's step sizes.
@@ -110,10 +106,9 @@ def train(
         ledger: the path of a ledger that is shared with other runs on the same data.
         averaging: "ema" or "tail" for an average of the iterates, None for the last.
         progress: whether a terminal shows a bar.
-        piece: compute batches in pieces of at most so many records, in less memory.
+        microbatch_size: compute batches in microbatches of at most so many records, in less memory.
         seed: as `make_private` takes it.
         workers: as `make_private` takes it.
-        engine: as `make_private` takes it.
         augment: as `make_private` takes it.
         read_off: what the caller has read off the private data and takes as public, in words such
             as "the number of records"; kept in ``run_dir``, for the report.
@@ -147,15 +142,14 @@ def train(
     folder = folder if group.is_first else None  # what it refuses, all have heard
     private = make_private(
         model, optimizer_of(optimizer, model), plan, dataset, seed=seed, workers=workers,
-        engine=engine, augment=augment,
+        augment=augment,
         ledger=ledger if folder is None else partial(folder.begin, _plan_text(plan)),
         run_name=None if folder is None else folder.run,
     )  # fmt: skip
-    for tensor in public:
-        private.public(tensor)
     average = Average(model, averaging, plan.steps)
     restore(private, average, group.by_first(lambda: None if folder is None else folder.found()))
     history = History(None if folder is None else folder.path, private.step)
+    own_losses = OwnLosses(criterion)
 
     def look() -> None:
         metrics: dict[str, float] = {}
@@ -165,18 +159,18 @@ def train(
                 of_iterate = measure(model, measured, criterion)
             with average.in_place():
                 metrics = measure(model, measured, criterion)
-            private.accept_model()  # the average was in it for a while
         numbers = private.spent().epsilon, private.stepsize, private.noise_multiplier
         history.add(Row(private.step, *numbers, metrics, of_iterate))
 
     clearing = nullcontext() if folder is None else folder.clearing(private)
     with clearing, Bar(private.plan.steps, shown=progress and group.is_first) as bar:
-        for batch in private.batches():
-            with dice(seed, private.step):
-                for part in private.pieces(batch, piece):
-                    *inputs, targets = checked_pair(part)
-                    outputs = forward(private.model, arguments_of(inputs))
-                    private.backward(criterion(outputs, targets))
+        for batch in private.batches() if private.step < private.plan.steps else ():
+            for part in private.microbatches(batch, microbatch_size):
+                *inputs, targets = checked_pair(part)
+                outputs = forward(private.model, arguments_of(inputs))
+                losses = check_losses(criterion(outputs, targets), len(targets), "loss")
+                own_losses.check(losses, outputs, targets)
+                private.backward(losses)
             private.optimizer.step()
             private.optimizer.zero_grad()
             average.update(private.step)

@@ -1,11 +1,12 @@
-"""Losses by name, one value a record."""
+"""Losses by name, one value per record."""
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dither.clipping.batch import Loss
+from dither.clipping.batch import Loss, rows_of
 from dither.validate import InvalidTypeError, InvalidValueError, choice
 
 
@@ -47,6 +48,44 @@ def _tensor(outputs: object) -> Tensor:
         f"loss must be a function where the model returns no tensor, got a name for "
         f"{type(outputs).__name__}: dither.integrations.transformers has losses for such outputs"
     )
+
+
+class OwnLosses:
+    """Checks once that a loss gives every record its own value, whatever the others are.
+
+    It is computed again for a half of the records: a mean over the batch, a weighted or
+    ``ignore_index`` mean, or statistics of the batch would make another value of them.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss, self._is_checked = loss, False
+
+    def check(self, losses: Tensor, outputs: object, targets: object) -> None:
+        """Raise if the losses of a half are not those that it has in the whole."""
+        records = len(losses) if losses.dim() == 1 else 0
+        if self._is_checked or records < 2:
+            return
+        self._is_checked = True
+        for rows in (slice(0, (records + 1) // 2), slice((records + 1) // 2, records)):
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                half = self._loss(*rows_of((outputs, targets), rows, records))
+            if not _are_close(losses.detach()[rows], half):
+                raise InvalidValueError(
+                    "loss must give every record its own value, whatever the other records are, "
+                    "but it gives others for a half of the batch: divide by constants or by what "
+                    "belongs to the record, never by the number of records, tokens or weights in "
+                    "the batch"
+                )
+
+
+def _are_close(one: Tensor, two: Tensor) -> bool:
+    if one.shape != two.shape:
+        return False
+    tolerance = 8.0 * torch.finfo(one.dtype).eps ** (2.0 / 3.0)
+    finite = torch.isfinite(one)
+    floor = tolerance * float(one[finite].abs().mean()) if bool(finite.any()) else 0.0
+    close = (one - two).abs() <= floor + tolerance * one.abs()
+    return bool((close | ~finite).all())
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from dither.clipping.batch import trainable
-from dither.training.guard import refuse_frozen
+from dither.training.optimizer_hooks import check_trainable
 from dither.validate import InvalidTypeError, choice
 
 OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], Optimizer]] = {
@@ -29,6 +29,6 @@ def optimizer_of(optimizer: Any, model: nn.Module) -> Optimizer:
             "optimizer must be a name, an optimizer or a function that makes one, "
             f"got {optimizer!r}"
         )
-    refuse_frozen(model)
+    check_trainable(model)
     made: Optimizer = optimizer(trainable(model).values())
     return made

@@ -59,7 +59,6 @@ def restore(private: Private, average: Average, found: Found | None) -> None:
     private.model.load_state_dict(_part(tensors, "model."))
     _to_optimizer(private.optimizer, _part(tensors, "optimizer."), facts["optimizer"])
     average.go_on(_part(tensors, "average."))
-    private.accept_model()
 
 
 class RunFolder:

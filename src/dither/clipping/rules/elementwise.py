@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dither.clipping.batch import wide
+from dither.clipping.batch import accumulation_dtype
 from dither.clipping.contributions import PerRecord
 from dither.clipping.registry import Call, UnseenUseError, register
 
@@ -57,7 +57,7 @@ def elementwise(call: Call, gradient: Tensor) -> list[tuple[Tensor, PerRecord]]:
 
 def _copy_for_every_record(parameter: Tensor, output: Tensor) -> Tensor:
     missing = output.dim() - parameter.dim()
-    whole = parameter.detach().to(wide(parameter.dtype))
+    whole = parameter.detach().to(accumulation_dtype(parameter.dtype))
     whole = whole.reshape((1,) * missing + tuple(parameter.shape))
     if whole.shape[0] != 1:
         raise UnseenUseError("a parameter has an entry of its own for every record")

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import _VF, Tensor
 
-from dither.clipping.batch import tensors, vmapped, wide
-from dither.clipping.contributions import KEPT, Contribution, PerRecord
+from dither.clipping.batch import accumulation_dtype, tensors, vmapped
+from dither.clipping.contributions import Contribution, PerRecord
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.registry import UnseenUseError
 
@@ -29,7 +29,6 @@ def one_by_one(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder)
     )
     if any(id(t) in use.from_batch and t.shape[:1] != (recorder.records,) for t in others):
         raise UnseenUseError(f"{use.name} has inputs without the records first")
-    refuse_large(held, use, recorder)
     wanted = [k for k, gradient in enumerate(gradients) if gradient is not None]
     given = [gradient for gradient in gradients if gradient is not None]
 
@@ -73,15 +72,9 @@ def stacked(pull: Callable[[int], Sequence[Tensor]], records: int) -> list[Tenso
 def pairs(held: Sequence[Tensor], rows: Iterable[Tensor]) -> Pairs:
     """Return parameters with their gradients, one a record."""
     return [
-        (tensor, PerRecord(gradients.to(wide(gradients.dtype))))
+        (tensor, PerRecord(gradients.to(accumulation_dtype(gradients.dtype))))
         for tensor, gradients in zip(held, rows, strict=True)
     ]
-
-
-def refuse_large(held: Sequence[Tensor], use: Use, recorder: Recorder) -> None:
-    """Leave to the oracle, which works in pieces, what would not fit into memory."""
-    if recorder.records * sum(tensor.numel() for tensor in held) > 4 * KEPT:
-        raise UnseenUseError(f"{use.name} is too large to be computed record by record")
 
 
 def replaced(arguments: Any, values: dict[int, Any]) -> Any:

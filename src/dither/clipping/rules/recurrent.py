@@ -8,7 +8,7 @@ from torch import _VF, Tensor
 from dither.clipping.batch import tensors
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.registry import UnseenUseError
-from dither.clipping.rules.explicit import Pairs, pairs, refuse_large, stacked
+from dither.clipping.rules.explicit import Pairs, pairs, stacked
 
 _FUNCTIONS = (_VF.lstm, _VF.gru, _VF.rnn_tanh, _VF.rnn_relu)
 
@@ -29,7 +29,6 @@ def recurrent(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder) 
         raise UnseenUseError(f"{use.name} has packed sequences, or inputs without records")
     axis = 0 if settings[-1] else 1
     held = [tensor for tensor in weights if recorder.stands_for_parameters(tensor)]
-    refuse_large(held, use, recorder)
 
     def part(tensor: Tensor, record: int, along: int) -> Tensor:
         return tensor.detach().narrow(along, record, 1)

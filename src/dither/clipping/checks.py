@@ -1,0 +1,164 @@
+"""What the fast engine relies on, checked by differentiating the losses once more.
+
+Shapes can mislead (a sequence as long as the batch), rules can be wrong, losses can mix records. So
+it is checked once that each loss depends on the model's outputs for its own record alone
+(:func:`check_own_rows`), and for every kind of use that a weighted sum of the records' gradients is
+what plain autograd gives, with a weight of its own for every record (:func:`differing_sums`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from dither.clipping.batch import accumulation_dtype
+from dither.clipping.contributions import Contribution
+from dither.clipping.recorder import Recorder
+from dither.clipping.recording import Output
+from dither.clipping.uses import gradients_at
+from dither.validate import InvalidValueError
+
+_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.004, torch.bfloat16: 0.03}
+
+
+def check_own_rows(
+    losses: Tensor, outputs: Sequence[Output], gradients: Sequence[Tensor | None]
+) -> None:
+    """Raise if a loss depends on the model's outputs for another record.
+
+    The losses of every second record are differentiated alone: the outputs of the others must get
+    no gradient, and those of their own records the same as before.
+
+    Args:
+        losses: one per record.
+        outputs: tensors that calls of the model have returned.
+        gradients: of the sum of all losses with respect to them.
+    """
+    records = len(losses)
+    chosen = torch.arange(records, device=losses.device) % 2 == 0
+    of_half = gradients_at(losses, [each.edge for each in outputs], weights=chosen)
+    for output, whole, half in zip(outputs, gradients, of_half, strict=True):
+        if whole is None or output.is_constant:
+            continue
+        half = torch.zeros_like(whole) if half is None else half
+        readings = list(_by_record(whole, half, records))
+        if readings and not any(_is_own(*pair, chosen.to(whole.device)) for pair in readings):
+            raise InvalidValueError(
+                "losses must be one per record, each from the model's outputs for its own record, "
+                "got losses that depend on other records of the batch: leave out what compares or "
+                "averages over records (contrastive terms, statistics of the batch)"
+            )
+
+
+def _by_record(whole: Tensor, half: Tensor, records: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield both gradients as records × rest, for every dimension that may be the records'."""
+    for one, two in zip(_readings(whole, records), _readings(half, records), strict=True):
+        yield one.reshape(records, -1), two.reshape(records, -1)
+
+
+def _readings(gradient: Tensor, records: int) -> Iterator[Tensor]:
+    for axis, size in enumerate(gradient.shape):
+        if size == records:
+            yield gradient.movedim(axis, 0)
+        elif axis == 0 and size and size % records == 0:
+            yield gradient.unflatten(0, (records, -1))
+            yield gradient.unflatten(0, (-1, records)).movedim(1, 0)
+
+
+def _is_own(whole: Tensor, half: Tensor, chosen: Tensor) -> bool:
+    """Return whether half of the losses give all of the gradient of their rows, and no other."""
+    expected = torch.where(chosen[:, None], whole, torch.zeros_like(whole))
+    return bool((~_far(half, expected, whole)).all())
+
+
+def _far(found: Tensor, expected: Tensor, scale: Tensor) -> Tensor:
+    """Return which rows differ, as far as both are finite."""
+    tolerance = _TOLERANCE.get(found.dtype, 0.03)
+    size = torch.linalg.vector_norm(scale, dim=1)
+    typical = size[torch.isfinite(size)].mean() if bool(torch.isfinite(size).any()) else 0.0
+    off = torch.linalg.vector_norm(found - expected, dim=1)
+    far: Tensor = torch.isfinite(off) & (off > tolerance * (size + 0.01 * typical))
+    return far
+
+
+def record_weights(norms: Tensor) -> Tensor:
+    """Return weights that give every record another norm near 1; zero for norms not finite."""
+    generator = torch.Generator().manual_seed(0)
+    shares = 0.5 + torch.rand(len(norms), generator=generator, dtype=torch.float64)
+    finite = torch.isfinite(norms)
+    typical = float(norms[finite].median()) if bool(finite.any()) else 1.0
+    weights = shares.to(norms.device) / norms.clamp(min=typical * 1e-3 + 1e-30)
+    return torch.where(finite, weights, 0.0)
+
+
+def differing_sums(
+    recorder: Recorder,
+    losses: Tensor,
+    contributions: Mapping[str, Contribution],
+    names: Sequence[str],
+    gradients: Iterable[Tensor | None],
+) -> tuple[set[str], bool]:
+    """Return the parameters whose weighted sum of gradients is not what plain autograd gives.
+
+    A record whose gradient is not finite spoils every sum of plain autograd. Then only the rows of
+    the uses are compared, and the second value is False: another batch must show the rest.
+
+    Args:
+        recorder: what was recorded.
+        losses: one per record.
+        contributions: of the parameters that are computed by rules.
+        names: the parameters to compare.
+        gradients: at the outputs of the uses; the least precise of them sets the tolerance.
+    """
+    squared = {name: part.norms()[0] for name, part in contributions.items()}
+    norms = sum(squared.values(), start=torch.zeros(())).sqrt().expand(len(losses))
+    if not bool(torch.isfinite(norms).all()):
+        return _differing_rows(recorder, losses, norms, names), False
+    weights = record_weights(norms)
+    leaves = [get_gradient_edge(recorder.parameters[name]) for name in names]
+    expected = gradients_at(losses, leaves, weights=weights)
+    found = [gradient.dtype for gradient in gradients if gradient is not None]
+    tolerance = max((_TOLERANCE.get(dtype, 0.03) for dtype in found), default=0.0)
+    whole = float((weights * norms).norm())
+    wrong = set()
+    for name, gradient in zip(names, expected, strict=True):
+        parameter, part = recorder.parameters[name], contributions.get(name)
+        difference = torch.zeros_like(parameter, dtype=accumulation_dtype(parameter.dtype))
+        if part is not None:
+            difference += part.weighted_sum(weights.to(parameter.device, part.dtype))
+        if gradient is not None:
+            difference -= gradient.to_dense() if gradient.is_sparse else gradient
+        scale = float((weights * squared[name].sqrt()).norm()) if part is not None else 0.0
+        if not float(difference.norm()) <= tolerance * (scale + 0.01 * whole):
+            wrong.add(name)
+    return wrong, True
+
+
+def _differing_rows(
+    recorder: Recorder, losses: Tensor, norms: Tensor, names: Sequence[str]
+) -> set[str]:
+    """Return the parameters of uses whose rows are not those of the records.
+
+    Weighted losses must give weighted rows of the gradients at their outputs.
+    """
+    weights = record_weights(norms).clamp(max=1e3)
+    uses = [use for use in recorder.uses if {*use.names} & {*names}]
+    edges = [edge for use in uses for edge in use.edges[:1] if edge is not None]
+    plain = gradients_at(losses, edges)
+    weighted = gradients_at(losses, edges, weights=weights)
+    found = iter(zip(plain, weighted, strict=True))
+    wrong: set[str] = set()
+    for use in uses:
+        one, two = next(found) if use.edges[0] is not None else (None, None)
+        if one is None or two is None or use.layout is None:
+            continue
+        one, two = (
+            use.layout.record_first(g, recorder.records).reshape(recorder.records, -1).double()
+            for g in (one, two)
+        )
+        finite = torch.isfinite(norms).to(one.device)
+        expected = weights.to(one.device)[:, None] * one
+        if bool((_far(two, expected, expected) & finite).any()):
+            wrong |= {*use.names}
+    return wrong

@@ -1,0 +1,106 @@
+"""The engine as one function, of a model, a loss and a batch."""
+
+import math
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from dither.clipping import rules
+from dither.clipping.batch import Loss, check_losses, count, forward, take, trainable
+from dither.clipping.engine import clipped_recording, joined, zeros_for
+from dither.clipping.recording import Memory, ModelHooks, Recording
+from dither.clipping.reference import reference
+from dither.clipping.refusals import check_layers
+from dither.clipping.result import ClippedSum
+from dither.validate import InvalidValueError, choice, instance, positive
+from dither.validate import count as whole_number
+
+__all__ = ["clipped_sum", "rules"]
+
+_memories: WeakKeyDictionary[nn.Module, Memory] = WeakKeyDictionary()
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss: Loss,
+    inputs: Any,
+    targets: Any,
+    *,
+    clip_norm: float,
+    engine: str = "fast",
+    microbatch_size: int | None = None,
+) -> ClippedSum:
+    """Return Σ_i g_i·min(1, clip_norm/‖g_i‖) over the records of a batch, and the norms ‖g_i‖.
+
+    The fast engine makes one forward pass and one backward pass to the outputs of the layers. The
+    norms and the weighted sum come from inputs and output gradients, so that per-record
+    (per-sample) gradients are formed only where that is cheaper, a few records at a time.
+
+    Guarantees:
+        - No record contributes more than ``clip_norm``·(1 + 1e-5), rounding included.
+        - A record whose gradient is NaN or infinite counts as zero and leaves the others alone.
+        - Every path from the loss to a parameter is accounted for on every batch; parameters that
+          no rule covers are computed record by record, with a :class:`FallbackWarning` once. What
+          a model does for the first time is compared with plain autograd.
+        - When a model is first seen, its call is repeated with other records: models and losses
+          in which a record depends on another one are refused.
+        - The model carries no hooks or wrappers afterwards.
+
+    Args:
+        model: any module; called as ``model(inputs)``, ``model(*inputs)`` or ``model(**inputs)``
+            for a tensor, a tuple or a dict.
+        loss: ``loss(outputs, targets)`` with one value per record.
+        inputs: a batch, with the records along the first dimension of every tensor.
+        targets: what the loss compares with, or None.
+        clip_norm: l2 bound on one record's gradient over all trainable parameters; ``math.inf``
+            for the plain sum.
+        engine: ``"fast"``, or ``"reference"`` for explicit gradients of single records.
+        microbatch_size: compute the batch in microbatches of so many records, with the same result
+            in less memory.
+
+    Returns:
+        A :class:`ClippedSum`. It is sensitive: noise has to be added before anyone sees it.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> x = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
+        >>> total = clipped_sum(model, lambda out, y: out[:, 0], x, None, clip_norm=1.0)
+        >>> total.gradients["weight"], total.norms
+        (tensor([[0.6000, 1.3000]]), tensor([5.0000, 0.5000]))
+    """
+    instance(nn.Module, model=model)
+    clip_norm = clip_norm if clip_norm == math.inf else positive(clip_norm=clip_norm)
+    choice(("fast", "reference"), engine=engine)
+    records = count(inputs=inputs)
+    if targets is not None and count(targets=targets) != records:
+        given = count(targets=targets)
+        raise InvalidValueError(
+            f"targets must be of as many records as inputs, {records}, got {given}"
+        )
+    if torch.is_inference_mode_enabled():
+        raise InvalidValueError("clipped_sum must be called outside torch.inference_mode()")
+    check_layers(model)
+    if records == 0:
+        return ClippedSum(zeros_for(trainable(model)), torch.zeros(0))
+    if engine == "reference":
+        return reference(model, loss, inputs, targets, records, clip_norm)
+    size = records if microbatch_size is None else whole_number(microbatch_size=microbatch_size)
+    memory = _memories.setdefault(model, Memory())
+    found = []
+    hooks = ModelHooks(model)
+    try:
+        for start in range(0, records, size):
+            rows = slice(start, min(records, start + size))
+            part = (inputs, targets) if size >= records else take((inputs, targets), rows)
+            recording = Recording(model, rows.stop - rows.start, memory)
+            hooks.begin(recording)
+            with torch.enable_grad():
+                losses = loss(forward(model, part[0]), part[1])
+            check_losses(losses, rows.stop - rows.start, "loss")
+            found.append(clipped_recording(recording, losses, clip_norm))
+    finally:
+        hooks.remove()
+    return joined(found)

@@ -1,0 +1,261 @@
+"""What a model does to one batch, call by call.
+
+Hooks on the model and its submodules make a recorder active during every outermost call with
+gradients enabled: the model as a whole, a submodule, or submodules that a method of the model
+calls. Between calls nothing is held open.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+from weakref import WeakMethod
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from dither.clipping.batch import tensors_anywhere, trainable
+from dither.clipping.recorder import Recorder
+from dither.clipping.registry import has_rule_as_layer
+from dither.clipping.rows import Snapshot, Verdict
+
+_Held: TypeAlias = tuple[str, bool, Tensor, int]
+"""A parameter or buffer: its name, whether it is a parameter, itself, its version counter."""
+
+_ATTEMPTS = 4
+"""Batches on which a call is repeated, where it stays open which arguments have rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """A tensor that an outermost call has returned, by its place in the graph."""
+
+    edge: GradientEdge
+    shape: torch.Size
+    is_constant: bool
+
+
+@dataclass(frozen=True, eq=False)
+class OutermostCall:
+    """An outermost call: its outputs with gradients, and why they must not lead to losses."""
+
+    outputs: list[Output]
+    refusal: str | None
+
+
+@dataclass
+class Memory:
+    """What was found out about a model, so that it is not checked again at every step.
+
+    Attributes:
+        calls: kind of call → what repeating it has shown, and how often that was done.
+        verified: parameter → keys of the uses whose sum was compared with plain autograd.
+        failed: (parameter, keys) → why the rules cannot compute it.
+        losses: whether losses were seen to depend on their own records alone.
+        warned: what was said.
+    """
+
+    calls: dict[object, tuple[Verdict, int]] = field(default_factory=dict)
+    verified: dict[str, set[object]] = field(default_factory=dict)
+    failed: dict[tuple[str, frozenset[object]], str] = field(default_factory=dict)
+    losses: bool = False
+    warned: set[str] = field(default_factory=set)
+
+
+class Recording:
+    """One batch, or microbatch, on its way through a model.
+
+    Args:
+        model: the model.
+        records: how many records the batch has.
+        memory: what is known of the model.
+        randomness: a context for each call, with random numbers for the model.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        records: int,
+        memory: Memory,
+        randomness: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.records = records
+        self.calls: list[OutermostCall] = []
+        self.memory = memory
+        self._model, self._randomness = model, randomness
+        self._drawing: AbstractContextManager[None] = nullcontext()
+        self._snapshot: Snapshot | None = None
+        self._state: list[_Held] = []
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """What sees the calls: of the parameters that are trainable when the first one comes."""
+        return Recorder(trainable(self._model), self.records)
+
+    def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Record what happens from here on."""
+        self._drawing = self._randomness()
+        self._drawing.__enter__()
+        self._state = _held(self._model)
+        found, times = self.memory.calls.get(_kind(module, args, kwargs), (None, 0))
+        is_known = found is not None and (found.is_final or times >= _ATTEMPTS)
+        if not is_known and self.records > 1:
+            self._snapshot = Snapshot(self._model, args, kwargs)
+        self.recorder.begin_call((args, kwargs))
+        self.recorder.__enter__()  # type: ignore[no-untyped-call] # torch's
+
+    def end_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Stop recording; repeat the call if it is of a kind that was not seen before."""
+        self.recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call] # torch's
+        try:
+            made = tensors_anywhere(output)
+            self.recorder.end_call(made)
+            verdict = self._verdict(module, args, kwargs, made)
+            outputs = [
+                Output(get_gradient_edge(tensor), tensor.shape, place in verdict.constants)
+                for place, tensor in enumerate(made)
+                if tensor.requires_grad
+            ]
+            self.calls.append(OutermostCall(outputs, verdict.refusal))
+        finally:
+            self._snapshot, self._state = None, []
+            self._drawing.__exit__(None, None, None)
+
+    def _verdict(self, module: nn.Module, args: Any, kwargs: Any, made: list[Tensor]) -> Verdict:
+        kind = _kind(module, args, kwargs)
+        verdict, times = self.memory.calls.get(kind, (Verdict(), 0))
+        written, is_parameter = _changes(self._state, _held(self._model))
+        if is_parameter:
+            return Verdict(
+                "model must leave its parameters to the optimizer, but its forward pass writes to "
+                f"{min(written)}: what it writes from the records would be released without noise"
+            )
+        if self._snapshot is not None:
+            verdict = self._snapshot.check(module, made, self.records)
+        elif not written <= verdict.buffers and self.records > 1:
+            verdict = Snapshot(self._model, args, kwargs).check(module, None, self.records)
+        else:
+            return verdict
+        self.memory.calls[kind] = verdict, times + 1
+        return verdict
+
+
+class ModelHooks:
+    """Hooks on a model and its submodules, which report to a recording while there is one.
+
+    They hold their listener weakly, and a copy or a pickle of the model has hooks that do nothing.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.recording: Recording | None = None
+        self._outermost: nn.Module | None = None
+        self._depth = 0
+        before, after = _Hook(WeakMethod(self._before)), _Hook(WeakMethod(self._after))
+        self._handles = []
+        for module in model.modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                self._handles += [
+                    module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
+                    module.register_forward_hook(after, with_kwargs=True, always_call=True),
+                ]
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        self.recording = None
+        for handle in self._handles:
+            handle.remove()
+
+    def begin(self, recording: Recording | None) -> None:
+        """Report to another recording, or to none."""
+        self.recording, self._outermost, self._depth = recording, None, 0
+
+    def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.recording is None:
+            return
+        if self._outermost is None:
+            if not torch.is_grad_enabled():
+                return
+            self._outermost, self._depth = module, 1
+            with self._paused() as recording:
+                recording.begin_call(module, args, kwargs)
+        elif module is self._outermost:
+            self._depth += 1
+        if has_rule_as_layer(module):
+            self.recording.recorder.enter_layer()
+
+    def _after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if self.recording is None or self._outermost is None:
+            return
+        if has_rule_as_layer(module):
+            self.recording.recorder.leave_layer(module, args, kwargs, output)
+        if module is self._outermost:
+            self._depth -= 1
+            if not self._depth:
+                self._outermost = None
+                with self._paused() as recording:
+                    recording.end_call(module, args, kwargs, output)
+
+    @contextmanager
+    def _paused(self) -> Iterator[Recording]:
+        """Give the recording, which hears of nothing meanwhile."""
+        recording, self.recording = self.recording, None
+        assert recording is not None  # noqa: S101 (for the type checker: the callers ask)
+        try:
+            yield recording
+        finally:
+            self.recording = recording
+
+
+class _Hook:
+    """A method that a copy of the model does not take along."""
+
+    def __init__(self, method: WeakMethod[Callable[..., None]] | None = None) -> None:
+        self._method = method
+
+    def __call__(self, *call: Any) -> None:
+        """Call the method, if it is still there."""
+        method = None if self._method is None else self._method()
+        if method is not None:
+            method(*call)
+
+    def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
+        return _Hook, ()
+
+
+def _held(model: nn.Module) -> list[_Held]:
+    return [
+        (name, is_parameter, tensor, tensor._version)
+        for module in model.modules()
+        for held, is_parameter in ((module._parameters, True), (module._buffers, False))
+        for name, tensor in held.items()
+        if tensor is not None
+    ]
+
+
+def _changes(before: list[_Held], after: list[_Held]) -> tuple[frozenset[str], bool]:
+    """Return the names of what was written, and whether a parameter is among it."""
+    if len(before) == len(after) and all(
+        one[2] is two[2] and one[3] == two[3] for one, two in zip(before, after, strict=True)
+    ):
+        return frozenset(), False
+    was = {id(tensor): version for _, _, tensor, version in before}
+    changed = [each for each in after if was.get(id(each[2])) != each[3]]
+    return frozenset(name for name, *_ in changed), any(each[1] for each in changed)
+
+
+def _kind(module: nn.Module, args: Any, kwargs: Any) -> object:
+    """Return the same for calls that differ in values and sizes alone."""
+    modes = hash(tuple(each.training for each in module.modules()))
+    return id(module), modes, _form(args), _form(kwargs)
+
+
+def _form(arguments: Any) -> object:
+    if isinstance(arguments, Tensor):
+        return arguments.dim(), arguments.is_floating_point()
+    if isinstance(arguments, tuple | list):
+        return tuple(_form(each) for each in arguments)
+    if isinstance(arguments, dict):
+        return tuple((name, _form(each)) for name, each in arguments.items())
+    return type(arguments)

@@ -1,0 +1,109 @@
+"""The way in for a loop of one's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from dither import validate
+from dither.clipping.refusals import check_layers
+from dither.ledger import Ledger
+from dither.planning import Plan, ReactivePlan
+from dither.training.agreement import refuse_on_others_alone
+from dither.training.augmentation import Augment
+from dither.training.payments import payments_into
+from dither.training.private import Private
+from dither.training.ranks import ranks
+from dither.training.records import CollateFn
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: Optimizer,
+    plan: Plan | ReactivePlan,
+    dataset: Any,
+    collate_fn: CollateFn | None = None,
+    seed: int | None = None,
+    workers: int = 0,
+    *,
+    augment: Augment | None = None,
+    ledger: Ledger | str | Path | Callable[[], Ledger] | None = None,
+    run_name: str | None = None,
+) -> Private:
+    """Join a model, an optimizer, a plan and a dataset for a private training loop of one's own.
+
+    Guarantees:
+        - Every step draws its records as the plan was accounted for, clips each record's gradient,
+          adds the plan's noise once, when the optimizer steps, and divides by the plan's batch
+          size. The release overwrites ``p.grad``.
+        - What is not as planned is refused before anything of the step is released: a changed
+          learning rate, a scheduler, a step without `Private.backward` or beyond the plan, records
+          that are missing or come twice.
+        - In the first step, models and losses in which the graph of a record reaches another one
+          are refused. What a loop does outside of the graph is the caller's: ``losses[i]`` must be
+          the same number whatever other records are drawn.
+
+    Args:
+        model: any module that treats every record by itself. It stays the object that it is, with
+            hooks that a copy does not have. It may be called as a whole, by its submodules or by
+            methods of its own, several times in a step.
+        optimizer: any of ``torch.optim`` that takes one step per call, with the model's parameters.
+            At step t every group's learning rate is its own ``lr`` times the plan's step size.
+        plan: from `dither.plan`.
+        dataset: tensors, arrays or data frames with one record per row, or any map-style dataset.
+        collate_fn: makes a batch from a list of records, as in ``torch.utils.data.DataLoader``.
+        seed: for tests and experiments only: the same noise and batches every time.
+        workers: processes that fetch the records of a map-style dataset.
+        augment: ``augment(inputs)`` returns several views of every record, of shape
+            (records, views, …); their gradients are averaged before they are clipped.
+        ledger: where every step's cost is written before its release can be seen: a `Ledger`, the
+            path of one, or a function that opens one when the first step begins. It is for this
+            run, or for all runs on the same data.
+        run_name: what the run is called in its ledger; None makes a name.
+
+    Returns:
+        A `Private`.
+
+    Example:
+        >>> import dither
+        >>> import torch
+        >>> x, y = torch.randn(100, 4), torch.randint(2, (100,))
+        >>> model = nn.Linear(4, 2)
+        >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
+        >>> private = make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, (x, y))
+        >>> for inputs, targets in private.batches():
+        ...     outputs = private.model(inputs)
+        ...     losses = nn.functional.cross_entropy(outputs, targets, reduction="none")
+        ...     private.backward(losses)
+        ...     private.optimizer.step()
+        ...     private.optimizer.zero_grad()
+        >>> private.step, private.spent().epsilon <= 3.0
+        (5, True)
+    """
+    validate.instance(nn.Module, model=model)
+    if not isinstance(plan, Plan | ReactivePlan):
+        raise validate.InvalidTypeError(
+            f"plan must be what dither.plan returns, got {type(plan).__name__}"
+        )
+    if workers != 0:
+        validate.count(workers=workers)
+    check_layers(model)
+    group = ranks()
+    refuse_on_others_alone(group, ledger=ledger)
+    payments = payments_into(
+        ledger if group.is_first else None, name=run_name, is_seeded=seed is not None
+    )
+    return Private(
+        model,
+        optimizer,
+        plan,
+        dataset,
+        collate_fn=collate_fn,
+        seed=seed,
+        workers=workers,
+        augment=augment,
+        payments=payments,
+        group=group,
+    )

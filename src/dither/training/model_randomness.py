@@ -1,0 +1,61 @@
+"""Random numbers of the model (dropout, augmentation), which are none of the noise.
+
+With torch's global generator and a known seed, one record more would shift the dropout masks of all
+others, and whoever knows the seed would know both. So every step has a generator of its own, keyed
+by the operating system, or by the seed of a seeded run; the caller's generators are left alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dither.randomness import Source
+
+
+class ModelRandomness:
+    """The generators of torch as a model sees them during a step.
+
+    Args:
+        source: opens a stream for every step.
+        rank: of this process.
+    """
+
+    def __init__(self, source: Source, rank: int) -> None:
+        self._source, self._purpose = source, f"model on rank {rank}"
+        self._states: list[torch.Tensor] = []
+
+    def begin(self, step: int) -> None:
+        """Start the generators of a step."""
+        seed = int(self._source.stream(self._purpose, step).words(1)[0])
+        with self._kept():
+            torch.manual_seed(seed)
+            self._states = _states()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Draw from the step's generators inside the ``with``."""
+        with self._kept():
+            _set(self._states)
+            try:
+                yield
+            finally:
+                self._states = _states()
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        outside = _states()
+        try:
+            yield
+        finally:
+            _set(outside)
+
+
+def _states() -> list[torch.Tensor]:
+    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+
+
+def _set(states: list[torch.Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])
