@@ -123,8 +123,8 @@ def test_what_is_read_off_the_data_is_warned_of_and_claims_nothing(
     assert [str(each.message)[:11] for each in caught] == ["the classes", "the least a"]
     assert not model.privacy_.is_upper_bound
     assert "no proof" in str(model.privacy_)
-    assert model.privacy_statement().startswith("NOT PROVEN: the classes were read off")
-    with pytest.warns(PrivacyLeakWarning, match="targets were read off"):
+    assert model.privacy_statement().startswith("NOT PROVEN: the classes were")
+    with pytest.warns(PrivacyLeakWarning, match="targets were derived from"):
         number = PrivateLinearRegression(steps=5, feature_bounds=(-1, 1)).fit(*lengths)
     assert not number.privacy_.is_upper_bound
 
@@ -175,7 +175,7 @@ def test_partial_fit_is_refused_with_the_reason() -> None:
         ({"feature_bounds": (0, np.inf)}, "feature_bounds must be finite"),
         ({"feature_norm": 1.0}, "only one of feature_bounds and feature_norm"),
         ({"feature_bounds": ("0", "1")}, "feature_bounds must be a pair"),
-        ({"feature_bounds": (1, 1)}, "must leave room between"),
+        ({"feature_bounds": (1, 1)}, "must have different least and largest values"),
         ({"ledger": 3}, "The 'ledger' parameter"),
         ({"classes": [1]}, "at least 2"),
         ({"classes": {"a", "b"}}, "no labels but those in classes"),

@@ -131,8 +131,8 @@ def test_a_function_that_returns_the_same_module_again(lengths: Table) -> None:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.Linear(5, 1), "module must give 2 numbers a record, got \\(2, 1\\)"),
-        (nn.Linear(5, 4), "module must give 2 numbers a record"),
+        (nn.Linear(5, 1), "module must give 2 numbers per record, got \\(2, 1\\)"),
+        (nn.Linear(5, 4), "module must give 2 numbers per record"),
         (nn.Linear(4, 2), "module must take records of shape \\(5,\\), got an error"),
         (nn.Sequential(nn.Linear(5, 2), nn.Unflatten(1, (2, 1))), "module must give 2 numbers"),
     ],

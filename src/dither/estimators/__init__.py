@@ -1,4 +1,4 @@
-"""scikit-learn faces: private models without a training loop.
+"""scikit-learn estimators: private models without a training loop.
 
 >>> from dither.estimators import PrivateLogisticRegression
 >>> PrivateLogisticRegression(epsilon=2.0)
@@ -6,7 +6,7 @@ PrivateLogisticRegression(epsilon=2.0)
 """
 
 from dither.estimators.defaults import Defaults, defaults
-from dither.estimators.leaks import PrivacyCostWarning, PrivacyLeakWarning
+from dither.estimators.leaks import PrivacyLeakWarning
 from dither.estimators.linear import (
     PrivateLinearRegression,
     PrivateLogisticRegression,
@@ -22,7 +22,6 @@ from dither.estimators.search import PrivateSearchCV
 
 __all__ = [
     "Defaults",
-    "PrivacyCostWarning",
     "PrivacyLeakWarning",
     "PrivateClassifier",
     "PrivateLinearRegression",

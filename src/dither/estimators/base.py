@@ -12,7 +12,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from dither.estimators.callers import look_at_callers
 from dither.estimators.defaults import Defaults, defaults
 from dither.estimators.frame import frame_of
 from dither.estimators.leaks import Leaks
@@ -98,13 +97,6 @@ class PrivateEstimator(BaseEstimator):
         check_is_fitted(self, "privacy_")
         return statement(self._result, leaks=self._leaks)
 
-    def _begin(self) -> Leaks:
-        """Check the parameters and who calls."""
-        self._validate_params()
-        leaks = Leaks()
-        look_at_callers(leaks)
-        return leaks
-
     def _planned(self, records: int, features: int, outputs: int) -> tuple[Any, Defaults]:
         """Return the plan of a fit, and the settings that were chosen for it."""
         n, delta = public_sizes(records, self.dataset_size, self.delta)
@@ -188,11 +180,11 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
         self.classes = classes
 
     def _outputs_for(self, classes: int) -> int:
-        """Return how many scores a record has."""
+        """Return the number of scores per record."""
         return classes
 
     def _public_parameters(self, X: Any, y: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
-        """Return parameters with which a fit reads nothing off the data."""
+        """Return parameters with which a fit derives nothing from the data."""
         return {
             "classes": classes_of(y, self.classes, leaks)[0],
             **self._bounds_of(X, names, leaks),
@@ -236,7 +228,7 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
         self.target_bounds = target_bounds
 
     def _public_parameters(self, X: Any, y: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
-        """Return parameters with which a fit reads nothing off the data."""
+        """Return parameters with which a fit derives nothing from the data."""
         frame = target_frame_of(np.asarray(y, np.float64), self.target_bounds, leaks)
         bounds = (frame.middle - frame.reach, frame.middle + frame.reach)
         return {"target_bounds": bounds, **self._bounds_of(X, names, leaks)}
@@ -273,7 +265,7 @@ def _made(arguments: dict[str, Any]) -> Plan | ReactivePlan:
 
 
 def _is_frozen(value: object) -> bool:
-    """Return whether a value can be told from all others, and never changes."""
+    """Return whether a value can be compared with others, and never changes."""
     ours = type(value).__module__.startswith("dither.")
     return isinstance(value, str | int | float) or (ours and not isinstance(value, Custom))
 

@@ -34,7 +34,7 @@ class Frame:
     upper: FloatArray | None = None
     norm: float = math.inf
 
-    def within(self, X: Any) -> Any:
+    def clip_to_bounds(self, X: Any) -> Any:
         """Return the features with what is out of bounds moved to the bounds."""
         if self.lower is not None and self.upper is not None:
             return _clipped(X, self.lower, self.upper)
@@ -43,7 +43,7 @@ class Frame:
     def scaled(self, X: Any) -> Any:
         """Return the features in the units of training, in single precision."""
         if sparse.issparse(X):
-            inside = self.within(X).tocsr()
+            inside = self.clip_to_bounds(X).tocsr()
             scaled = inside.astype(np.float32)
             scaled.data = (inside.data * self.factor[inside.indices]).astype(np.float32)
             return scaled
@@ -51,7 +51,7 @@ class Frame:
         offset, factor = self.offset.astype(X.dtype), self.factor.astype(X.dtype)
         for start in range(0, len(X), _CHUNK):
             part = slice(start, start + _CHUNK)
-            scaled[part] = (self.within(X[part]) - offset) * factor
+            scaled[part] = (self.clip_to_bounds(X[part]) - offset) * factor
         return scaled
 
 
@@ -65,9 +65,9 @@ def frame_of(
 
     Args:
         X: records × features.
-        feature_bounds: (least, largest), numbers or one each a feature.
+        feature_bounds: (least, largest), numbers or one per feature.
         feature_norm: the largest norm of a record.
-        leaks: where to note that bounds were read off the data.
+        leaks: where to note that bounds were derived from the data.
         names: of the features, or None.
         length: of a record in the units of training that lies on all its bounds, or has the norm.
     """
@@ -126,7 +126,7 @@ def bounds_of(
             f"largest, got {' '.join(str(pair).split())[:80]}"
         )
     if (lower == upper).all():
-        raise InvalidValueError(f"{name} must leave room between least and largest, got {pair}")
+        raise InvalidValueError(f"{name} must have different least and largest values, got {pair}")
     return lower, upper
 
 

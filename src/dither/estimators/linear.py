@@ -1,6 +1,6 @@
 """Linear models: classes by logistic regression or a smoothed hinge, and numbers by least squares.
 
-Their gradients take two matrix products a step and no autograd (`dither.training.linear`).
+Their gradients take two matrix products per step and no autograd (`dither.training.linear`).
 """
 
 from abc import ABC, abstractmethod
@@ -16,6 +16,7 @@ from dither.clipping.linear import Residuals
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
 from dither.estimators.frame import Frame, frame_of
 from dither.estimators.leaks import Leaks
+from dither.estimators.scaling import check_scaling
 from dither.estimators.targets import classes_of, target_frame_of
 from dither.training import residuals as by_score
 from dither.training.linear import train_linear
@@ -38,7 +39,7 @@ class _Linear(PrivateEstimator):
     def _scores(self, X: Any) -> FloatArray:
         check_is_fitted(self, "privacy_")
         X = validate_data(self, X, reset=False, **self._accepted)
-        inside = self._frame.within(X)
+        inside = self._frame.clip_to_bounds(X)
         scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)
         return np.asarray(scores + self.intercept_)
 
@@ -47,7 +48,9 @@ class _Linear(PrivateEstimator):
             X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH,
             names=getattr(self, "feature_names_in_", None),
         )  # fmt: skip
-        leaks.refuse_ledger(self.ledger)
+        check_scaling(X, leaks)
+        leaks.warn(stacklevel=3)
+        leaks.check_ledger(self.ledger)
         plan, chosen = self._planned(X.shape[0], X.shape[1], outputs)
         features = frame.scaled(X)
         result = train_linear(
@@ -80,9 +83,10 @@ class _LinearClassifier(ClassifierBase, _Linear, ABC):
 
         Args:
             X: records × features; dense or sparse.
-            y: one class a record.
+            y: one class per record.
         """
-        leaks = self._begin()
+        self._validate_params()
+        leaks = Leaks()
         X, y = validate_data(self, X, y, ensure_min_samples=2, **self._accepted)
         classes, numbers = classes_of(y, self.classes, leaks)
         outputs = self._outputs_for(classes.size)
@@ -91,7 +95,7 @@ class _LinearClassifier(ClassifierBase, _Linear, ABC):
         return self
 
     def decision_function(self, X: Any) -> FloatArray:
-        """Return the scores of records: one for two classes, else one a class."""
+        """Return the scores of records: one for two classes, else one per class."""
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
@@ -115,8 +119,8 @@ class PrivateLogisticRegression(_LinearClassifier):
 
     Guarantees: the fitted model is (``epsilon``, ``delta``)-differentially private with respect to
     adding or removing a record, if ``classes`` and the bounds of the features are given; the number
-    of records counts as public. ``privacy_`` is what was proven, or says that something was read
-    off the data, and nothing proven.
+    of records counts as public. ``privacy_`` is what was proven, or says that something was
+    derived from the data, and nothing proven.
 
     Args:
         epsilon: ε.
@@ -136,8 +140,8 @@ class PrivateLogisticRegression(_LinearClassifier):
             them keep their zero, the others' middle becomes 0, and a record on all its bounds is 2
             long in the units of training.
         feature_norm: instead of bounds, the largest norm of a record; longer ones are shortened.
-            With neither, bounds are read off the data with a `PrivacyLeakWarning`.
-        classes: all labels that there can be; None reads them off y with a `PrivacyLeakWarning`.
+            With neither, bounds are derived from the data, with a `PrivacyLeakWarning`.
+        classes: all labels that there can be; None takes them from y with a `PrivacyLeakWarning`.
         random_state: None for randomness from the operating system. A seed is for tests: whoever
             guesses it can take the noise off.
         ledger: a `dither.ledger.Ledger` or its path, for the cost to be written down in.
@@ -145,7 +149,7 @@ class PrivateLogisticRegression(_LinearClassifier):
 
     Attributes:
         coef_: weights, outputs × features, for features within their bounds.
-        intercept_: one an output.
+        intercept_: one per output.
         classes_: the labels, ascending.
         n_features_in_: how many features there were.
         feature_names_in_: their names, if X was a data frame.
@@ -209,10 +213,10 @@ class PrivateLinearRegression(RegressorBase, _Linear):
 
     Args:
         target_bounds: (least, largest) target, public: what is outside is moved to the bounds. None
-            reads them off y with a `PrivacyLeakWarning`.
+            takes them from y with a `PrivacyLeakWarning`.
 
     Attributes:
-        coef_: weights, one a feature.
+        coef_: weights, one per feature.
         intercept_: a number.
 
     Example:
@@ -229,9 +233,10 @@ class PrivateLinearRegression(RegressorBase, _Linear):
 
         Args:
             X: records × features; dense or sparse.
-            y: one number a record.
+            y: one number per record.
         """
-        leaks = self._begin()
+        self._validate_params()
+        leaks = Leaks()
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **self._accepted)
         y = np.asarray(y, np.float64)
         targets = target_frame_of(y, self.target_bounds, leaks)

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
 from dither.estimators.frame import Frame, frame_of
 from dither.estimators.leaks import Leaks
+from dither.estimators.scaling import check_scaling
 from dither.estimators.targets import classes_of, target_frame_of
 from dither.training import train
 from dither.types import FloatArray
 from dither.validate import InvalidTypeError, InvalidValueError, count
 
-_PIECE = 1024
+_CHUNK = 1024
 
 
 class _ModuleEstimator(PrivateEstimator):
@@ -41,7 +42,9 @@ class _ModuleEstimator(PrivateEstimator):
 
     def _train(self, X: Any, targets: Tensor, outputs: int, leaks: Leaks) -> None:
         frame = self._frame_of(X, leaks)
-        leaks.refuse_ledger(self.ledger)
+        check_scaling(X, leaks)
+        leaks.warn(stacklevel=3)
+        leaks.check_ledger(self.ledger)
         plan, _ = self._planned(len(X), math.prod(X.shape[1:]), outputs)
         seed = seed_of(self.random_state)
         fresh = self._new_module(X.shape[1:], outputs, seed)
@@ -95,8 +98,8 @@ class _ModuleEstimator(PrivateEstimator):
         check_is_fitted(self, "privacy_")
         X = validate_data(self, X, reset=False, **self._accepted)
         dtype, parts = next(self.module_.parameters()).dtype, []
-        for start in range(0, len(X), _PIECE):
-            inputs = torch.from_numpy(self._frame.scaled(X[start : start + _PIECE])).to(dtype)
+        for start in range(0, len(X), _CHUNK):
+            inputs = torch.from_numpy(self._frame.scaled(X[start : start + _CHUNK])).to(dtype)
             parts.append(self.module_(inputs).reshape(len(inputs), -1))
         return torch.cat(parts).numpy().astype(np.float64)
 
@@ -116,7 +119,7 @@ def _checked(module: nn.Module, shape: tuple[int, ...], outputs: int) -> torch.d
     if not isinstance(given, Tensor) or tuple(given.shape) not in wanted:
         shown = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise InvalidValueError(
-            f"module must give {outputs} numbers a record, got {shown} for two records"
+            f"module must give {outputs} numbers per record, got {shown} for two records"
         )
     return dtype
 
@@ -126,7 +129,8 @@ class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
 
     def fit(self, X: Any, y: Any) -> Any:
         """Train a copy of the module on private records, within the budget."""
-        leaks = self._begin()
+        self._validate_params()
+        leaks = Leaks()
         X, y = validate_data(self, X, y, ensure_min_samples=2, **self._accepted)
         classes, numbers = classes_of(y, self.classes, leaks)
         self._train(X, torch.from_numpy(numbers), classes.size, leaks)
@@ -134,7 +138,7 @@ class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
         return self
 
     def decision_function(self, X: Any) -> FloatArray:
-        """Return the scores of records: one for two classes, else one a class."""
+        """Return the scores of records: one for two classes, else one per class."""
         scores = self._outputs(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
@@ -160,7 +164,8 @@ class _ModuleRegressor(RegressorBase, _ModuleEstimator):
 
     def fit(self, X: Any, y: Any) -> Any:
         """Train a copy of the module on private records, within the budget."""
-        leaks = self._begin()
+        self._validate_params()
+        leaks = Leaks()
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **self._accepted)
         y = np.asarray(y, np.float64)
         targets = target_frame_of(y, self.target_bounds, leaks)
@@ -186,7 +191,7 @@ class PrivateClassifier(_ModuleClassifier):
         module: a module, of which a copy is trained (its weights must not come from these
             records: that is not counted), or a function (features, outputs) → module,
             where features is their number, or their shape if records are not vectors. It gives one
-            score a class.
+            score per class.
         feature_bounds: as for `PrivateLogisticRegression`; what lies within the bounds comes to the
             module as numbers from −1 to 1. Without, it gets the features as they are.
 
@@ -240,7 +245,7 @@ class PrivateRegressor(_ModuleRegressor):
     """A regressor from any torch module that treats every record by itself.
 
     Guarantees and parameters: those of `PrivateClassifier`, with ``target_bounds`` in the place of
-    ``classes``; the module gives one number a record, from −1 to 1 for the bounds of the targets.
+    ``classes``; the module gives one number per record, from −1 to 1 for the bounds of the targets.
 
     Example:
         >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 3))

@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dither.accounting.selection import TrialCount
 from dither.estimators.base import PrivateEstimator, public_sizes, seed_of
-from dither.estimators.callers import look_at_callers
 from dither.estimators.leaks import Leaks
+from dither.estimators.scaling import check_scaling
 from dither.estimators.trials import TrialBudget, budget_of, drawn_count, noisy_score
 from dither.randomness import Source
 from dither.sampling import Poisson
@@ -42,16 +42,16 @@ def _if_estimator_has(name: str) -> Any:
 class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     """Settings chosen on the private data itself, with one ε for the whole search.
 
-    Every record goes by its own coin to the part that trials train on or to the part that they are
-    scored on. A trial takes settings from the grid at random, trains with them, and gets a noisy
-    score. The number of trials is random, too: truncated negative binomial (Papernot and Steinke).
-    Only the trial with the best score is released, and nothing is kept of the others, not even how
-    many there were.
+    Every record goes independently, with probability ``test_share``, to the part that trials are
+    scored on, or else to the part that they train on. A trial takes settings from the grid at
+    random, trains with them, and gets a noisy score. The number of trials is random, too: truncated
+    negative binomial (Papernot and Steinke). Only the trial with the best score is released, and
+    nothing is kept of the others, not even how many there were.
 
     Guarantees: winner, settings and score together are (``epsilon``, ``delta``)-differentially
     private with respect to adding or removing a record, by Rényi accounting, if the estimator has
-    public ``classes`` and bounds. How long a search takes tells how many trials there were: do not
-    publish that.
+    public ``classes`` and bounds. How long a search takes shows how many trials there were: do
+    not publish that.
 
     Args:
         estimator: a private estimator, not a pipeline around one. Its budget, dataset_size,
@@ -125,12 +125,13 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         """Search, within the budget, and keep the winner."""
         self._validate_params()
         settings, leaks = self._settings(), Leaks()
-        look_at_callers(leaks)
         X, y = self._checked(X, y)
+        check_scaling(X, leaks)
         n, delta = public_sizes(X.shape[0], self.dataset_size, self.delta)
         tested = min(max(1, round(self.test_share * n)), n - 1)
         names = getattr(self, "feature_names_in_", None)
         known = self.estimator._public_parameters(X, y, names, leaks)
+        leaks.warn(stacklevel=2)
         known.update(dataset_size=n - tested, delta=delta, verbose=0)
         candidates = [clone(self.estimator).set_params(**{**known, **each}) for each in settings]
         count = float(len(settings) if self.trials is None else self.trials)
@@ -198,7 +199,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             )
         best: tuple[Any, int, float] = (None, 0, -math.inf)
         with _shown(bool(self.verbose)), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one a trial would tell how many there are
+            warnings.simplefilter("ignore")  # one per trial would show how many there are
             for trial in range(drawn_count(trials, source.stream("trials", 0))):
                 index = int(source.stream("settings", trial).below(len(candidates), 1)[0])
                 seed = int(source.stream("seed", trial).below(2**31, 1)[0])
@@ -288,7 +289,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
 @contextmanager
 def _shown(wanted: bool) -> Iterator[None]:
-    """Show a terminal that something is under way, and not how far: that would tell K."""
+    """Show a terminal that something is under way, and not how far: that would show K."""
     console = Console(stderr=True)
     if wanted and console.is_terminal:
         with console.status("searching; how far is not shown, since it would cost privacy"):

@@ -9,6 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from dither.estimators.frame import bounds_of
 from dither.estimators.leaks import Leaks
+from dither.estimators.scaling import check_scaling
 from dither.types import FloatArray
 from dither.validate import InvalidValueError
 
@@ -17,8 +18,8 @@ def classes_of(y: Any, classes: Any, leaks: Leaks) -> tuple[NDArray[Any], NDArra
     """Return the classes, ascending, and the number of every record's class among them.
 
     Args:
-        y: one label a record.
-        classes: all labels that there can be; None reads them off y, with a warning.
+        y: one label per record.
+        classes: all labels that there can be; None takes them from y, which is a leak.
         leaks: where to note that.
     """
     check_classification_targets(y)
@@ -69,7 +70,7 @@ class TargetFrame:
 
 
 def target_frame_of(y: FloatArray, target_bounds: Any, leaks: Leaks) -> TargetFrame:
-    """Return the frame that the argument describes; for None the data's own, with a warning."""
+    """Return the frame that the argument describes; for None the data's own, which is a leak."""
     if target_bounds is None:
         leaks.add(
             "the least and largest targets were",
@@ -78,5 +79,6 @@ def target_frame_of(y: FloatArray, target_bounds: Any, leaks: Leaks) -> TargetFr
         least, largest = float(np.min(y)), float(np.max(y))
     else:
         least, largest = map(float, bounds_of((), target_bounds=target_bounds))
+        check_scaling(y[:, None], leaks, of="targets")
     reach = largest / 2.0 - least / 2.0
     return TargetFrame(least / 2.0 + largest / 2.0, reach if reach > 0.0 else 1.0)
