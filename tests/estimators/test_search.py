@@ -116,7 +116,7 @@ def test_scores_have_their_noise_and_one_record_moves_them_by_one() -> None:
     assert wild == pytest.approx(1.0, abs=1e-4)
 
 
-def test_records_go_to_one_part_each_by_their_own_coin(
+def test_records_go_to_one_part_each_independently(
     digits: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X, y = digits

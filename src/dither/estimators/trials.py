@@ -109,10 +109,10 @@ def drawn_count(trials: TrialCount, stream: Stream) -> int:
 
 
 def noisy_score(scores: NDArray[Any], noise: float, expected: int, stream: Stream) -> float:
-    """Return the sum of scores from 0 to 1, one a record, with noise, over their expected number.
+    """Return the sum of scores from 0 to 1, one per record, with noise, over their expected number.
 
     Args:
-        scores: one a record.
+        scores: one per record.
         noise: standard deviation on the sum.
         expected: the public number of records to divide by.
         stream: where the random bits come from.
