@@ -63,11 +63,13 @@ class Snapshot:
     args: Any
     kwargs: Any
     _random: Any = None
+    _given: list[tuple[Tensor, int]] = field(default_factory=list)
     _buffers: list[tuple[str, nn.Module, str, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Copy what the call may change."""
-        self.args, self.kwargs = _copied((self.args, self.kwargs))
+        self._given = [(tensor, tensor._version) for tensor in tensors((self.args, self.kwargs))]
+        self.args, self.kwargs = mapped((self.args, self.kwargs), _copy)
         self._random = _random_state(tensors((self.args, self.kwargs)))
         self._buffers = [
             (f"{path}.{name}".lstrip("."), module, name, buffer.clone())
@@ -126,7 +128,9 @@ class Snapshot:
         _set_random_state(self._random)
         for _, module, name, value in self._buffers:
             module._buffers[name] = value.clone()
-        args, kwargs = mapped((self.args, self.kwargs), lambda t: _copy(changed.get(id(t), t)))
+        writes = any(tensor._version != version for tensor, version in self._given)
+        keep = _copy if writes else _same_tensor
+        args, kwargs = mapped((self.args, self.kwargs), lambda t: changed.get(id(t), keep(t)))
         made = [tensor.detach() for tensor in tensors_anywhere(call(*args, **kwargs))]
         buffers = {path: module._buffers[name] for path, module, name, _ in self._buffers}
         return _Run(made, {path: b.detach() for path, b in buffers.items() if b is not None})
@@ -257,10 +261,11 @@ def _overwritten(tensor: Tensor, owner: Tensor, half: Tensor) -> Tensor:
     replaced = half[owners].nonzero().squeeze(1)
     kept = (~half[owners]).nonzero().squeeze(1)
     if not len(kept):
-        return tensor
+        return _copy(tensor)
     index = torch.arange(len(owners))
     index[replaced] = kept[torch.arange(len(replaced)) % len(kept)]
-    return tensor.detach().index_select(axis, index.to(tensor.device))
+    made = tensor.detach().index_select(axis, index.to(tensor.device))
+    return made.requires_grad_(tensor.requires_grad)
 
 
 def _rows_agree(one: Tensor, two: Tensor, kept: Tensor, records: int) -> bool:
@@ -306,8 +311,8 @@ def _same(one: Tensor, two: Tensor) -> bool:
     return bool((close | ~finite & (torch.isfinite(one) == torch.isfinite(two))).all())
 
 
-def _copied(tree: Any) -> Any:
-    return mapped(tree, _copy)
+def _same_tensor(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -28,26 +28,18 @@ class ModelRandomness:
     def begin(self, step: int) -> None:
         """Start the generators of a step."""
         seed = int(self._source.stream(self._purpose, step).words(1)[0])
-        with self._kept():
-            torch.manual_seed(seed)
-            self._states = _states()
+        devices = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        self._states = [torch.Generator(each).manual_seed(seed).get_state() for each in devices]
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """Draw from the step's generators inside the ``with``."""
-        with self._kept():
-            _set(self._states)
-            try:
-                yield
-            finally:
-                self._states = _states()
-
-    @contextmanager
-    def _kept(self) -> Iterator[None]:
         outside = _states()
+        _set(self._states)
         try:
             yield
         finally:
+            self._states = _states()
             _set(outside)
 
 
@@ -57,5 +49,5 @@ def _states() -> list[torch.Tensor]:
 
 def _set(states: list[torch.Tensor]) -> None:
     torch.set_rng_state(states[0])
-    if len(states) > 1:
-        torch.cuda.set_rng_state_all(states[1:])
+    for device, state in enumerate(states[1:]):
+        torch.cuda.set_rng_state(state, device)
