@@ -16,6 +16,7 @@ from dither.clipping.batch import accumulation_dtype
 from dither.clipping.contributions import Contribution
 from dither.clipping.recorder import Recorder
 from dither.clipping.recording import Output
+from dither.clipping.rows import random_half
 from dither.clipping.uses import gradients_at
 from dither.validate import InvalidValueError
 
@@ -27,7 +28,7 @@ def check_own_rows(
 ) -> None:
     """Raise if a loss depends on the model's outputs for another record.
 
-    The losses of every second record are differentiated alone: the outputs of the others must get
+    The losses of a half of the records are differentiated alone: the outputs of the others must get
     no gradient, and those of their own records the same as before.
 
     Args:
@@ -36,7 +37,7 @@ def check_own_rows(
         gradients: of the sum of all losses with respect to them.
     """
     records = len(losses)
-    chosen = torch.arange(records, device=losses.device) % 2 == 0
+    chosen = random_half(records).to(losses.device)
     of_half = gradients_at(losses, [each.edge for each in outputs], weights=chosen)
     for output, whole, half in zip(outputs, gradients, of_half, strict=True):
         if whole is None or output.is_constant:

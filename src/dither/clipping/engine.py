@@ -77,8 +77,7 @@ def _contributions(
     slow = _slow_before_gradients(recorder, losses)
     unchecked = _unchecked(recorder, memory, slow)
     looks_at_rows = not memory.losses and recorder.records > 1
-    calls = [each for each in recording.calls if looks_at_rows or each.refusal is not None]
-    outputs = [output for call in calls for output in call.outputs]
+    outputs = [each for each in recording.outputs if looks_at_rows or each.refusal is not None]
     uses = [k for k, use in enumerate(recorder.uses) if not {*use.names} <= {*slow}]
     edges = [e for k in uses for e in recorder.uses[k].edges if e is not None]
     found = gradients_at(
@@ -86,13 +85,12 @@ def _contributions(
         [*edges, *(output.edge for output in outputs)],
         keep_graph=bool(slow or unchecked or looks_at_rows),
     )
-    at_outputs = dict(zip(map(id, outputs), found[len(edges) :], strict=True))
-    for call in calls:
-        leads_to_losses = any(at_outputs[id(each)] is not None for each in call.outputs)
-        if call.refusal is not None and leads_to_losses:
-            raise InvalidValueError(call.refusal)
+    at_outputs = found[len(edges) :]
+    for output, gradient in zip(outputs, at_outputs, strict=True):
+        if gradient is not None and output.refusal is not None:
+            raise InvalidValueError(output.refusal)
     if looks_at_rows:
-        check_own_rows(losses, outputs, [at_outputs[id(each)] for each in outputs])
+        check_own_rows(losses, outputs, at_outputs)
         memory.losses = True
     gradients = _by_use(recorder, uses, found[: len(edges)])
     parts, repeated = contributions(recorder, gradients, slow)

@@ -24,24 +24,26 @@ from dither.clipping.rows import Snapshot, Verdict
 _Held: TypeAlias = tuple[str, bool, Tensor, int]
 """A parameter or buffer: its name, whether it is a parameter, itself, its version counter."""
 
+_MIXED = (
+    "model must treat every record by itself, but its outputs for a record change with the other "
+    "records of the batch"
+)
 _ATTEMPTS = 4
 """Batches on which a call is repeated, where it stays open which arguments have rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """A tensor that an outermost call has returned, by its place in the graph."""
+    """A tensor that an outermost call has returned, by its place in the graph.
+
+    Attributes:
+        edge: where its gradient will be asked for.
+        is_constant: whether no record changes it.
+        refusal: why it must not lead to losses.
+    """
 
     edge: GradientEdge
-    shape: torch.Size
     is_constant: bool
-
-
-@dataclass(frozen=True, eq=False)
-class OutermostCall:
-    """An outermost call: its outputs with gradients, and why they must not lead to losses."""
-
-    outputs: list[Output]
     refusal: str | None
 
 
@@ -82,7 +84,7 @@ class Recording:
         randomness: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.records = records
-        self.calls: list[OutermostCall] = []
+        self.outputs: list[Output] = []
         self.memory = memory
         self._model, self._randomness = model, randomness
         self._drawing: AbstractContextManager[None] = nullcontext()
@@ -113,12 +115,11 @@ class Recording:
             made = tensors_anywhere(output)
             self.recorder.end_call(made)
             verdict = self._verdict(module, args, kwargs, made)
-            outputs = [
-                Output(get_gradient_edge(tensor), tensor.shape, place in verdict.constants)
-                for place, tensor in enumerate(made)
-                if tensor.requires_grad
-            ]
-            self.calls.append(OutermostCall(outputs, verdict.refusal))
+            for place, tensor in enumerate(made):
+                if tensor.requires_grad:
+                    refusal = _MIXED if place in verdict.mixed else verdict.refusal
+                    edge = get_gradient_edge(tensor)
+                    self.outputs.append(Output(edge, place in verdict.constants, refusal))
         finally:
             self._snapshot, self._state = None, []
             self._drawing.__exit__(None, None, None)
@@ -126,6 +127,7 @@ class Recording:
     def _verdict(self, module: nn.Module, args: Any, kwargs: Any, made: list[Tensor]) -> Verdict:
         kind = _kind(module, args, kwargs)
         verdict, times = self.memory.calls.get(kind, (Verdict(), 0))
+        records = self.records
         written, is_parameter = _changes(self._state, _held(self._model))
         if is_parameter:
             return Verdict(
@@ -133,9 +135,9 @@ class Recording:
                 f"{min(written)}: what it writes from the records would be released without noise"
             )
         if self._snapshot is not None:
-            verdict = self._snapshot.check(module, made, self.records)
-        elif not written <= verdict.buffers and self.records > 1:
-            verdict = Snapshot(self._model, args, kwargs).check(module, None, self.records)
+            verdict = self._snapshot.check(module, made, records, verdict)
+        elif not written <= verdict.buffers and records > 1:
+            verdict = Snapshot(self._model, args, kwargs).check(module, None, records, verdict)
         else:
             return verdict
         self.memory.calls[kind] = verdict, times + 1

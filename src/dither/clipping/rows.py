@@ -22,6 +22,8 @@ from torch.overrides import TorchFunctionMode
 from dither.clipping.batch import mapped, tensors, tensors_anywhere
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
+_ENOUGH = 8
+"""With fewer records, a pair that mixes may be in one half: another batch is looked at, too."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,28 @@ class Verdict:
     """What repeating a call has shown.
 
     Attributes:
-        refusal: why its outputs must not lead to losses; None if records are kept apart.
+        refusal: why none of its outputs may lead to losses.
+        mixed: the positions of outputs whose rows depend on other records.
         constants: the positions of outputs that no record changes.
         buffers: those that it writes, the same whatever the records.
+        suspicion: (records, rows per record) where rows may be mixed, or may not be of records.
         is_final: whether the call need not be repeated on another batch.
     """
 
     refusal: str | None = None
+    mixed: frozenset[int] = frozenset()
     constants: frozenset[int] = frozenset()
     buffers: frozenset[str] = frozenset()
+    suspicion: tuple[int, int] | None = None
     is_final: bool = True
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Which arguments have rows of records: position → (dimension, the record of every index)."""
+
+    rows: dict[int, tuple[int, Tensor]]
+    per_record: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,11 @@ class Snapshot:
         ]
 
     def check(
-        self, call: Callable[..., Any], outputs: Sequence[Tensor] | None, records: int
+        self,
+        call: Callable[..., Any],
+        outputs: Sequence[Tensor] | None,
+        records: int,
+        before: Verdict | None = None,
     ) -> Verdict:
         """Repeat a call, and say whether it keeps its records apart.
 
@@ -87,64 +105,61 @@ class Snapshot:
             call: the module.
             outputs: the tensors that it has returned from this state; None if it was not called.
             records: how many records the batch has.
+            before: what an earlier batch has shown.
         """
-        given = tensors((self.args, self.kwargs))
-        chosen = _rows_of_arguments(given, records)
-        first = Verdict()
         with self._put_back(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they were given by the call itself
-            base = self._run(call, {})
-            if outputs is not None and not _agree(base.outputs, outputs):
-                return _not_reproduced(call)
-            uses_random = _differs(self._random, _random_state(given))
-            written = frozenset(self._written(base))
-            if not chosen:
-                return Verdict(buffers=written)
-            for owners in _alternatives(given, chosen, records):
-                halves = [self._half(call, given, owners, half) for half in _halves(records)]
-                found = self._compare(base, halves, records)
-                if found.refusal is not None and uses_random:
-                    with _ConstantDraws():
-                        base_again = self._run(call, {})
-                        again = [self._half(call, given, owners, h) for h in _halves(records)]
-                    found = self._compare(base_again, again, records)
-                if found.refusal is None:
-                    is_final = owners is chosen
-                    return Verdict(None, found.constants, written, is_final)
-                first = found if owners is chosen else first
-        return first
+            base = self._run(call)
+            is_reproduced = outputs is None or _agree(base.outputs, outputs)
+            if is_reproduced:
+                return self._judge(call, base, records, before)
+        warnings.warn(
+            f"a call of {type(call).__name__} does not give the same twice from the same random "
+            "state: whether it keeps its records apart was not checked",
+            stacklevel=2,
+        )
+        return Verdict()
 
-    def _half(
-        self, call: Callable[..., Any], given: list[Tensor], owners: dict[int, Tensor], half: Tensor
-    ) -> tuple[Tensor, _Run]:
-        """Overwrite the records of a half by copies of the others, and repeat the call."""
-        changed = {
-            id(given[place]): _overwritten(given[place], owner, half)
-            for place, owner in owners.items()
-        }
-        return ~half, self._run(call, changed)
+    def _judge(
+        self, call: Callable[..., Any], base: _Run, records: int, before: Verdict | None
+    ) -> Verdict:
+        given = tensors((self.args, self.kwargs))
+        uses_random = _differs(self._random, _random_state(given))
+        written = frozenset(self._written(base))
+        first, *others = _readings(given, records) or [_Reading({})]
+        found = self._compare(call, base, first, _halves(records), records)
+        if found.mixed and uses_random:
+            with _ConstantDraws():
+                quiet = self._run(call)
+                found = self._compare(call, quiet, first, _halves(records)[:1], records)
+        is_final = records >= _ENOUGH
+        if found.refusal is None and _have_rows(found.mixed, base, records):
+            for other in others:
+                again = self._compare(call, base, other, _halves(records)[:1], records)
+                if not _have_rows(again.mixed, base, records):
+                    return Verdict(None, again.mixed, again.constants, written, is_final=False)
+            suspicion = records, first.per_record
+            if first.per_record > 1 and not _confirms(before, suspicion):
+                return Verdict(buffers=written, suspicion=suspicion, is_final=False)
+        return Verdict(found.refusal, found.mixed, found.constants, written, is_final=is_final)
 
-    def _run(self, call: Callable[..., Any], changed: dict[int, Tensor]) -> _Run:
-        _set_random_state(self._random)
-        for _, module, name, value in self._buffers:
-            module._buffers[name] = value.clone()
-        writes = any(tensor._version != version for tensor, version in self._given)
-        keep = _copy if writes else _same_tensor
-        args, kwargs = mapped((self.args, self.kwargs), lambda t: changed.get(id(t), keep(t)))
-        made = [tensor.detach() for tensor in tensors_anywhere(call(*args, **kwargs))]
-        buffers = {path: module._buffers[name] for path, module, name, _ in self._buffers}
-        return _Run(made, {path: b.detach() for path, b in buffers.items() if b is not None})
-
-    def _written(self, base: _Run) -> Iterator[str]:
-        for path, _, name, before in self._buffers:
-            after = base.buffers.get(path)
-            if after is None or not _same(before, after):
-                yield name
-
-    def _compare(self, base: _Run, halves: Iterable[tuple[Tensor, _Run]], records: int) -> Verdict:
-        """Return a verdict on the rows that were kept, and on all buffers."""
-        constants = set(range(len(base.outputs)))
-        for kept, run in halves:
+    def _compare(
+        self,
+        call: Callable[..., Any],
+        base: _Run,
+        reading: _Reading,
+        halves: Iterable[Tensor],
+        records: int,
+    ) -> Verdict:
+        """Overwrite halves of the records in turn, until rows of the others change."""
+        given = tensors((self.args, self.kwargs))
+        constants, mixed = set(range(len(base.outputs))), set()
+        for half in halves if reading.rows else ():
+            changed = {
+                id(given[place]): _overwritten(given[place], *rows, half)
+                for place, rows in reading.rows.items()
+            }
+            run = self._run(call, changed)
             for path, buffer in base.buffers.items():
                 if not _same(buffer, run.buffers[path]):
                     return Verdict(
@@ -154,15 +169,31 @@ class Snapshot:
             if [tensor.shape for tensor in run.outputs] != [t.shape for t in base.outputs]:
                 continue  # sizes that depend on values cannot be compared
             for place, (one, two) in enumerate(zip(base.outputs, run.outputs, strict=True)):
-                if _same(one, two):
-                    continue
-                constants.discard(place)
-                if not _rows_agree(one, two, kept, records):
-                    return Verdict(
-                        "model must treat every record by itself, but its outputs for a record "
-                        "change with the other records of the batch"
-                    )
-        return Verdict(None, frozenset(constants))
+                if not _same(one, two):
+                    constants.discard(place)
+                    if not _rows_agree(one, two, ~half, records):
+                        mixed.add(place)
+            if mixed:
+                break
+        return Verdict(None, frozenset(mixed), frozenset(constants - mixed))
+
+    def _run(self, call: Callable[..., Any], changed: dict[int, Tensor] | None = None) -> _Run:
+        _set_random_state(self._random)
+        for _, module, name, value in self._buffers:
+            module._buffers[name] = value.clone()
+        writes = any(tensor._version != version for tensor, version in self._given)
+        own = {id(t): _copy(t) if writes else t for t in tensors((self.args, self.kwargs))}
+        own |= changed or {}
+        args, kwargs = mapped((self.args, self.kwargs), lambda tensor: own[id(tensor)])
+        made = [tensor.detach() for tensor in tensors_anywhere(call(*args, **kwargs))]
+        buffers = {path: module._buffers[name] for path, module, name, _ in self._buffers}
+        return _Run(made, {path: b.detach() for path, b in buffers.items() if b is not None})
+
+    def _written(self, base: _Run) -> Iterator[str]:
+        for path, _, name, before in self._buffers:
+            after = base.buffers.get(path)
+            if after is None or not _same(before, after):
+                yield name
 
     @contextmanager
     def _put_back(self) -> Iterator[None]:
@@ -182,48 +213,51 @@ class Snapshot:
             _set_random_state(state)
 
 
-def _not_reproduced(call: Callable[..., Any]) -> Verdict:
-    warnings.warn(
-        f"a call of {type(call).__name__} does not give the same twice from the same random state: "
-        "whether it keeps its records apart was not checked",
-        stacklevel=2,
-    )
-    return Verdict()
+def random_half(records: int) -> Tensor:
+    """Return a half of the records, always the same one, in no particular order."""
+    order = torch.randperm(records, generator=torch.Generator().manual_seed(0))
+    return order < records // 2
 
 
-def _halves(records: int) -> tuple[Tensor, Tensor]:
-    first = torch.arange(records) % 2 == 0
-    return first, ~first
+def _halves(records: int) -> list[Tensor]:
+    half = random_half(records)
+    return [half, ~half]
 
 
-def _rows_of_arguments(given: Sequence[Tensor], records: int) -> dict[int, Tensor]:
-    """Return, for each argument with rows of records, the record of every index of its dimension.
+def _readings(given: Sequence[Tensor], records: int) -> list[_Reading]:
+    """Return how the arguments may have rows of records, the most likely way first.
 
-    The dimension is the first; the second if no argument has the records first.
+    Records are along the first dimension; repeated along it, as neighbours or apart, if no argument
+    has just as many; else along the second. A vector or a square matrix may also be a constant that
+    has as many entries as there are records.
     """
-    found = {
-        place: torch.arange(records).view(-1, *(1 for _ in tensor.shape[1:]))
+    every = torch.arange(records)
+    first = {
+        place: (1 if _is_transposed(tensor, records) else 0, every)
         for place, tensor in enumerate(given)
-        if tensor.shape[:1] == (records,) and not _is_transposed(tensor, records)
+        if tensor.shape[:1] == (records,)
     }
-    if not found:
-        found = {
-            place: (torch.arange(len(tensor)) // (len(tensor) // records)).view(
-                -1, *(1 for _ in tensor.shape[1:])
-            )
-            for place, tensor in enumerate(given)
-            if tensor.dim()
-            and len(tensor)
-            and len(tensor) % records == 0
-            and tensor.shape[1:2] != (records,)
+    if first:
+        certain = {
+            place: rows
+            for place, rows in first.items()
+            if given[place].dim() > 1 and given[place].shape != (records, records)
         }
-    if not found:
-        found = {
-            place: torch.arange(records).view(1, -1, *(1 for _ in tensor.shape[2:]))
-            for place, tensor in enumerate(given)
-            if tensor.dim() > 1 and tensor.shape[1] == records
-        }
-    return found
+        return [_Reading(first), *([_Reading(certain)] if 0 < len(certain) < len(first) else [])]
+    second = {
+        place: (1, every) for place, tensor in enumerate(given) if tensor.shape[1:2] == (records,)
+    }
+    repeated = {
+        place: len(tensor) // records
+        for place, tensor in enumerate(given)
+        if tensor.dim() and len(tensor) and len(tensor) % records == 0 and place not in second
+    }
+    if second or not repeated:
+        return [_Reading(second)] if second else []
+    most = max(repeated.values())
+    as_neighbours = {p: (0, every.repeat_interleave(times)) for p, times in repeated.items()}
+    apart = {place: (0, every.repeat(times)) for place, times in repeated.items()}
+    return [_Reading(as_neighbours, most), _Reading(apart, most)]
 
 
 def _is_transposed(tensor: Tensor, records: int) -> bool:
@@ -231,37 +265,31 @@ def _is_transposed(tensor: Tensor, records: int) -> bool:
     return tensor.shape[1:2] == (records,) and tensor.stride(1) > tensor.stride(0)
 
 
-def _alternatives(
-    given: Sequence[Tensor], chosen: dict[int, Tensor], records: int
-) -> Iterator[dict[int, Tensor]]:
-    """Yield which arguments have rows of records: all that look so, then other readings.
-
-    A vector or a square matrix may be a constant that has as many entries as there are records;
-    and where records are repeated, the repetitions of one may be apart instead of neighbours.
-    """
-    yield chosen
-    doubtful = [
-        place
-        for place in chosen
-        if given[place].dim() == 1 or given[place].shape == (records, records)
-    ]
-    if doubtful and len(doubtful) < len(chosen):
-        yield {place: owner for place, owner in chosen.items() if place not in doubtful}
-    if any(owner.numel() > records for owner in chosen.values()):
-        yield {
-            place: (torch.arange(owner.numel()) % records).view(owner.shape)
-            for place, owner in chosen.items()
-        }
+def _confirms(before: Verdict | None, suspicion: tuple[int, int]) -> bool:
+    """Return whether a batch of another size had as many rows per record: then they are rows."""
+    earlier = None if before is None else before.suspicion
+    return earlier is not None and earlier[0] != suspicion[0] and earlier[1] == suspicion[1]
 
 
-def _overwritten(tensor: Tensor, owner: Tensor, half: Tensor) -> Tensor:
+def _have_rows(places: Iterable[int], base: _Run, records: int) -> bool:
+    """Return whether any of some outputs has a dimension that may be the records'."""
+    return any(_record_axes(base.outputs[place], records) for place in places)
+
+
+def _record_axes(tensor: Tensor, records: int) -> list[tuple[int, Tensor]]:
+    """Return the dimensions that may be the records', with the record of every index."""
+    every = torch.arange(records)
+    found = [(axis, every) for axis, size in enumerate(tensor.shape) if size == records]
+    if tensor.dim() and len(tensor) > records and len(tensor) % records == 0:
+        times = len(tensor) // records
+        found += [(0, every.repeat_interleave(times)), (0, every.repeat(times))]
+    return found
+
+
+def _overwritten(tensor: Tensor, axis: int, owners: Tensor, half: Tensor) -> Tensor:
     """Return a tensor in which the rows of a half of the records are copies of others' rows."""
-    axis = next((axis for axis, size in enumerate(owner.shape) if size > 1), 0)
-    owners = owner.flatten()
     replaced = half[owners].nonzero().squeeze(1)
     kept = (~half[owners]).nonzero().squeeze(1)
-    if not len(kept):
-        return _copy(tensor)
     index = torch.arange(len(owners))
     index[replaced] = kept[torch.arange(len(replaced)) % len(kept)]
     made = tensor.detach().index_select(axis, index.to(tensor.device))
@@ -273,19 +301,10 @@ def _rows_agree(one: Tensor, two: Tensor, kept: Tensor, records: int) -> bool:
 
     A tensor without such a dimension must be the same as a whole, and is not.
     """
-    kept = kept.to(one.device)
-    for axis, size in enumerate(one.shape):
-        if size == records:
-            rows = kept.nonzero().squeeze(1)
-            if _same(one.index_select(axis, rows), two.index_select(axis, rows)):
-                return True
-        elif axis == 0 and size and size % records == 0:
-            for shape in ((records, -1), (-1, records)):
-                first, second = (t.unflatten(0, shape) for t in (one, two))
-                along = 0 if shape[0] == records else 1
-                rows = kept.nonzero().squeeze(1)
-                if _same(first.index_select(along, rows), second.index_select(along, rows)):
-                    return True
+    for axis, owners in _record_axes(one, records):
+        rows = kept[owners].nonzero().squeeze(1).to(one.device)
+        if _same(one.index_select(axis, rows), two.index_select(axis, rows)):
+            return True
     return False
 
 
@@ -311,13 +330,8 @@ def _same(one: Tensor, two: Tensor) -> bool:
     return bool((close | ~finite & (torch.isfinite(one) == torch.isfinite(two))).all())
 
 
-def _same_tensor(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 def _copy(tensor: Tensor) -> Tensor:
-    copy = tensor.detach().clone()
-    return copy.requires_grad_(tensor.requires_grad)
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _random_state(given: Iterable[Tensor]) -> tuple[Any, ...]:

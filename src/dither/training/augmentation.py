@@ -29,7 +29,7 @@ class Augmentation:
         snapshot = Snapshot(nn.Module(), (inputs,), {})
         made = _checked(self._augment(inputs), inputs)
         if not self._is_checked and records > 1:
-            if snapshot.check(self._augment, [made], records).refusal is not None:
+            if snapshot.check(self._augment, [made], records).mixed:
                 raise InvalidValueError(
                     "augment must make the views of a record from that record alone, and from "
                     "torch's random numbers, but they change when other records of the batch do"
