@@ -155,11 +155,11 @@ def _differing_rows(
         if one is None or two is None or use.layout is None:
             continue
         one, two = (
-            use.layout.record_first(g, recorder.records).reshape(recorder.records, -1).double()
+            use.layout.record_first(g, recorder.records).reshape(recorder.records, -1)
             for g in (one, two)
         )
         finite = torch.isfinite(norms).to(one.device)
-        expected = weights.to(one.device)[:, None] * one
+        expected = weights.to(one)[:, None] * one
         if bool((_far(two, expected, expected) & finite).any()):
             wrong |= {*use.names}
     return wrong

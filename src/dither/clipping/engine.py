@@ -16,8 +16,9 @@ from dither.clipping.clip import clip
 from dither.clipping.contributions import KEPT, Contribution, PerRecord
 from dither.clipping.precision import full_precision
 from dither.clipping.recorder import Recorder
-from dither.clipping.recording import Memory, Recording
+from dither.clipping.recording import ATTEMPTS, Memory, Recording
 from dither.clipping.result import ClippedSum
+from dither.clipping.rows import ENOUGH
 from dither.clipping.uses import (
     Gradients,
     cannot_see,
@@ -76,7 +77,7 @@ def _contributions(
     recorder, memory = recording.recorder, recording.memory
     slow = _slow_before_gradients(recorder, losses)
     unchecked = _unchecked(recorder, memory, slow)
-    looks_at_rows = not memory.losses and recorder.records > 1
+    looks_at_rows = memory.losses < ATTEMPTS and recorder.records > 1
     outputs = [each for each in recording.outputs if looks_at_rows or each.refusal is not None]
     uses = [k for k, use in enumerate(recorder.uses) if not {*use.names} <= {*slow}]
     edges = [e for k in uses for e in recorder.uses[k].edges if e is not None]
@@ -91,7 +92,12 @@ def _contributions(
             raise InvalidValueError(output.refusal)
     if looks_at_rows:
         check_own_rows(losses, outputs, at_outputs)
-        memory.losses = True
+        memory.losses += ATTEMPTS if recorder.records >= ENOUGH else 1
+    if edges and all(gradient is None for gradient in found):
+        raise InvalidValueError(
+            "losses must come from the calls of the model with this batch, got losses that do not: "
+            "compute them from private.model(inputs) with the batch that was given last"
+        )
     gradients = _by_use(recorder, uses, found[: len(edges)])
     parts, repeated = contributions(recorder, gradients, slow)
     for call_name in repeated:

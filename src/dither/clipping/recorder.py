@@ -143,9 +143,14 @@ class Recorder(TorchFunctionMode):
         return output
 
     def begin_call(self, arguments: Any) -> None:
-        """Follow what a module is called with, where it has rows of the batch."""
-        for tensor in tensors(arguments):
-            if id(tensor) not in self._moved and self._has_rows(tensor):
+        """Follow what a module is called with, where it has rows of the batch.
+
+        Several rows per record are looked for only if no argument has one.
+        """
+        rows = [tensor for tensor in tensors(arguments) if self._has_rows(tensor)]
+        single = [tensor for tensor in rows if len(tensor) == self.records]
+        for tensor in single or rows:
+            if id(tensor) not in self._moved:
                 self._outputs.append(tensor)
                 self._moved[id(tensor)] = False
 
@@ -160,8 +165,10 @@ class Recorder(TorchFunctionMode):
         self._inside_layers += 1
 
     def leave_layer(self, layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Note a whole layer as one call."""
+        """Note a whole layer as one call; without an output it has failed."""
         self._inside_layers -= 1
+        if not tensors(output):
+            return
         self._looking_away = True
         given = tensors((args, kwargs))
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]

@@ -28,8 +28,8 @@ _MIXED = (
     "model must treat every record by itself, but its outputs for a record change with the other "
     "records of the batch"
 )
-_ATTEMPTS = 4
-"""Batches on which a call is repeated, where it stays open which arguments have rows."""
+ATTEMPTS = 4
+"""Batches that are looked at where one alone leaves something open."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +55,14 @@ class Memory:
         calls: kind of call → what repeating it has shown, and how often that was done.
         verified: parameter → keys of the uses whose sum was compared with plain autograd.
         failed: (parameter, keys) → why the rules cannot compute it.
-        losses: whether losses were seen to depend on their own records alone.
+        losses: how often losses were seen to depend on their own records alone.
         warned: what was said.
     """
 
     calls: dict[object, tuple[Verdict, int]] = field(default_factory=dict)
     verified: dict[str, set[object]] = field(default_factory=dict)
     failed: dict[tuple[str, frozenset[object]], str] = field(default_factory=dict)
-    losses: bool = False
+    losses: int = 0
     warned: set[str] = field(default_factory=set)
 
 
@@ -102,7 +102,7 @@ class Recording:
         self._drawing.__enter__()
         self._state = _held(self._model)
         found, times = self.memory.calls.get(_kind(module, args, kwargs), (None, 0))
-        is_known = found is not None and (found.is_final or times >= _ATTEMPTS)
+        is_known = found is not None and (found.is_final or times >= ATTEMPTS)
         if not is_known and self.records > 1:
             self._snapshot = Snapshot(self._model, args, kwargs)
         self.recorder.begin_call((args, kwargs))
@@ -114,7 +114,8 @@ class Recording:
         try:
             made = tensors_anywhere(output)
             self.recorder.end_call(made)
-            verdict = self._verdict(module, args, kwargs, made)
+            # A call that has failed has no output.
+            verdict = Verdict() if output is None else self._verdict(module, args, kwargs, made)
             for place, tensor in enumerate(made):
                 if tensor.requires_grad:
                     refusal = _MIXED if place in verdict.mixed else verdict.refusal

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from dither.clipping.batch import mapped, tensors, tensors_anywhere
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
-_ENOUGH = 8
+ENOUGH = 8
 """With fewer records, a pair that mixes may be in one half: another batch is looked at, too."""
 
 
@@ -132,7 +132,7 @@ class Snapshot:
             with _ConstantDraws():
                 quiet = self._run(call)
                 found = self._compare(call, quiet, first, _halves(records)[:1], records)
-        is_final = records >= _ENOUGH
+        is_final = records >= ENOUGH
         if found.refusal is None and _have_rows(found.mixed, base, records):
             for other in others:
                 again = self._compare(call, base, other, _halves(records)[:1], records)

@@ -23,14 +23,15 @@ from dither.release import release
 from dither.sampling import sampler_for
 from dither.sampling.sampler import Indices
 from dither.schedules import UnsafeRawAdaGradNorm
-from dither.training.agreement import agree, check_same_group, own_records
+from dither.training.agreement import check_same_run, own_records
 from dither.training.augmentation import Augment, Augmentation
+from dither.training.collate import CollateFn
 from dither.training.errors import StepError
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
 from dither.training.payments import Payments
 from dither.training.ranks import Ranks
-from dither.training.records import CollateFn, warn_of_other_size
+from dither.training.records import warn_of_other_size
 from dither.types import PrivacyBound
 
 _FORMAT = "dither-private-1"
@@ -109,11 +110,13 @@ class Private:
         self._source, self._ranks, self._payments = Source(seed), group, payments
         self._optimizer_hooks = OptimizerHooks(model, optimizer, self._release)
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-        self._records = own_records(dataset, group, collate_fn, workers, dtype)
-        agree(group, model, optimizer, plan, dataset, seed=seed, augment=augment is not None)
-        length = sum(group.gathered(self._records.length))
+        self._records = own_records(
+            dataset, group, collate_fn=collate_fn, workers=workers, dtype=dtype
+        )
+        check_same_run(group, model, optimizer, plan, seed=seed, augment=augment is not None)
+        length = sum(group.all_gather(self._records.length))
         self._sampler = sampler_for(plan, length=length)
-        if group.is_first:
+        if group.is_rank_zero:
             warn_of_other_size(plan, length, stacklevel=4)
         self._course, self._first_plan, self._taken = plan.course(), plan, 0
         self._randomness = ModelRandomness(self._source, group.rank)
@@ -194,17 +197,17 @@ class Private:
         if recording is None:
             raise StepError(_TWICE)
         check_losses(losses, step.expected * step.views)
+        self._stop_recording()  # what is computed again in the backward pass is no call
         if step.drawn:
             found = clipped_recording(recording, losses, self.plan.clip_norm, step.views)
             for name, part in found.gradients.items():
                 had = step.sums.get(name)
                 step.sums[name] = part.double() if had is None else had.add_(part)
         step.received += step.expected
-        self._stop_recording()
 
     def is_registered(self, run: str) -> bool:
         """Return whether the ledger has a run of that name."""
-        return self._ranks.by_first(lambda: self._payments.knows(run))
+        return self._ranks.on_rank_zero(lambda: self._payments.knows(run))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the run is: no random state, no tensors, nothing of the records."""
@@ -226,7 +229,7 @@ class Private:
         came after an earlier one would not be counted.
         """
         kept = json.dumps(dict(state), sort_keys=True, default=repr)
-        if len({*self._ranks.gathered(kept)}) > 1:
+        if len({*self._ranks.all_gather(kept)}) > 1:
             raise validate.InvalidValueError(
                 "state must be the same on every rank, got different ones: what was spent after "
                 "one of them would not be counted"
@@ -246,7 +249,7 @@ class Private:
                 f"state must have paid for the {max(taken, self.step)} steps that were released, "
                 f"got {len(spent)}: to go back because of results is not covered by the plan"
             )
-        plan, paid = self._ranks.by_first(
+        plan, paid = self._ranks.on_rank_zero(
             lambda: self._payments.go_on(state.get("run"), self._first_plan, taken, spent)
         )
         course = plan.course()
@@ -263,13 +266,12 @@ class Private:
         self._optimizer_hooks.remove()
         self._model_hooks.remove()
         self._payments.end()
-        self._ranks.close()
 
     def _begin_loop(self, loop: "Batches") -> Iterator[tuple[Any, int]]:
         """Make a loop the one that is under way, and return its batches and their sizes."""
         self._loop = loop
         self._end_step()
-        self._run = self._ranks.by_first(self._registered)
+        self._run = self._ranks.on_rank_zero(self._registered)
         self._optimizer_hooks.check()
         sizes: list[int] = []
         with self._drawing(self.step):
@@ -337,13 +339,12 @@ class Private:
             name: step.sums[name] if name in step.sums else torch.zeros_like(p).double()
             for name, p in parameters.items()
         }
-        check_same_group(self._ranks)
-        total = self._ranks.total(sums)
+        total = self._ranks.reduce_sums(sums)
         gradients = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        facts = self._ranks.by_first(lambda: self._pay_and_release(z, total, gradients))
-        if not self._ranks.is_first:
+        facts = self._ranks.on_rank_zero(lambda: self._pay_and_release(z, total, gradients))
+        if not self._ranks.is_rank_zero:
             self._follow(facts, z)
-        self._ranks.shared(gradients)
+        self._ranks.broadcast(gradients)
         self._taken += 1
         self._drawn.pop(self.step - 1, None)
         for name, parameter in self.model.named_parameters():
