@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import HashStore
 
 from dither.cli.group import _in_one_voice
 from dither.ledger import Ledger
-from dither.training.errors import RankLostError, RefusedByFirstError
+from dither.training.errors import RankLostError, RankZeroError
 from dither.validate import InvalidValueError
 
 OPTIONS = ["--noise", "uniform", "--alone", "--run-dir", "run", "--steps", "40"]
@@ -66,7 +66,7 @@ def test_two_ranks_are_one_run_that_is_started_again_where_one_dies(tmp_path: Pa
     again = torchrun(tmp_path)
     assert again.returncode != 0
     assert again.stderr.count("run_dir must be a folder that is new or empty") == 2  # two starts
-    assert "RefusedByFirstError" not in again.stderr
+    assert "RankZeroError" not in again.stderr
 
 
 def speak(rank: int, store: Any, raised: BaseException) -> None:
@@ -89,7 +89,7 @@ def test_what_all_complain_of_is_said_once(rank: int, raised: Exception) -> None
 @pytest.mark.parametrize(
     ("raised", "first", "others", "said"),
     [
-        (RefusedByFirstError("no"), SystemExit, SystemExit, ""),
+        (RankZeroError("no"), SystemExit, SystemExit, ""),
         (RankLostError("gone"), SystemExit, SystemExit, "dither: rank {}: gone\n"),
         (KeyboardInterrupt(), KeyboardInterrupt, SystemExit, ""),
         (KeyError("a mistake"), KeyError, KeyError, ""),

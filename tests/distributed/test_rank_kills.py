@@ -28,10 +28,12 @@ def check_kills(folder: Path, kills: int, steps: int) -> None:
         assert killed.poll() is None
         killed.send_signal(signal.SIGKILL)
         since = time.monotonic()
-        codes = [code for code, _ in ended(processes)]
+        ends = ended(processes)
         # Far below the group's minute: a closed connection is noticed at once.
         assert time.monotonic() - since < 45.0
-        assert all(code != 0 for code in codes)
+        assert all(code != 0 for code, _ in ends)
+        said = [text for code, text in ends if code != -signal.SIGKILL]
+        assert all("RankLostError: another rank has died" in text for text in said)
         ledger = Ledger(run, create=False)
         (found,) = ledger.runs.values()
         assert len(found.spent) >= count(releases)

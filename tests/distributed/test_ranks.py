@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -14,6 +15,7 @@ from tests.distributed import rank as cases
 from tests.distributed.launching import TIMEOUT, finished
 
 import dither
+from dither.training import Shard
 
 WORKER = "tests.distributed.rank"
 SIZE = len(cases.SHARDS)
@@ -41,7 +43,7 @@ def _starts() -> dict[str, torch.Tensor]:
     }
 
 
-CASES = ("noise", "draws", "reactive", "refusals", "messages", "wrapped")
+CASES = ("noise", "draws", "reactive", "refusals", "together", "wrapped")
 
 
 @pytest.fixture(scope="module")
@@ -136,43 +138,73 @@ def test_what_follows_releases_is_the_same_everywhere(folder: Path) -> None:
     one, *others = written(folder / "reactive")
     assert all(each == one for each in others)
     assert 0.0 < one["epsilon"] <= 2.0
-    assert one["timeout"] == 60.0, "ranks wait as long as the group that they were given"
     assert len({z for z, _ in one["seen"]}) > 1
 
 
 def test_refusals_reach_every_rank(folder: Path) -> None:
     first, *others = written(folder / "refusals")
+    different = "must be the same on every rank, got different ones"
     for found in (first, *others):
-        assert found["plans"].endswith("plan must be the same on every rank, got different ones")
-        assert found["models"].endswith("model must be the same on every rank, got different ones")
+        assert found["plans"].endswith(f"plan {different}")
+        for case in ("models", "layers", "frozen"):
+            assert found[case].endswith(f"model {different}")
         assert "Poisson sampling in a process group" in found["fixed"]
-        for case in ("shards", "longer shard", "turned shard"):
-            assert "got a Shard with a record that another has" in found[case]
-        assert found["seeds"].endswith("seed must be the same on every rank, got different ones")
-        assert found["frozen"].endswith("model must be the same on every rank, got different ones")
-        for case in ("order", "length", "one by one, order", "own dice"):
+        assert found["seeds"].endswith(f"seed {different}")
+        assert found["rates"].endswith(f"optimizer {different}")
+        assert found["averaging"] == f"averaging {different}"
+        for case in ("order", "length", "fetched length", "fetched split"):
             assert "dataset must be the same on every rank, in the same order" in found[case]
-        assert "dataset, a Shard or a whole, must be the same on every rank" in found["mixed"]
-        assert found["layers"].endswith("model must be the same on every rank, got different ones")
-        assert "optimizer must be the same on every rank, got different ones" in found["rates"]
-        assert found["averaging"].startswith("averaging must be the same on every rank")
+        for case in ("kinds", "keys of some"):
+            assert f"as a whole, a Shard or a Shard with keys, {different}" in found[case]
+        for case in ("a key in common", "a name in common", "a number and its digits"):
+            assert "keys must be different for all records of all ranks" in found[case]
         assert "train_linear is for one process" in found["linear"]
         for case in ("ledger", "folder"):
             assert "must be given to rank 0, which keeps it for all" in found[f"{case} elsewhere"]
         assert "run_dir must be a folder that is new or empty" in found["folder that is not empty"]
-        assert "got a Shard with a record that another has" in found["one by one, two in common"]
-        assert "got a Shard of ones that are others at every look" in found["own dice, shards"]
         fine = {
-            *("nothing", "one by one", "one by one, random", "twins", "own dice, twins"),
-            "one by one, nothing in common",
+            *("nothing", "rounded", "missing", "fetched", "fetched, same split"),
+            *("declared", "keys", "names", "keys of nobody"),
         }
         assert not fine & found.keys()
     assert first["cap"].startswith("BudgetExceededError")
     for found in others:
-        assert found["cap"].startswith("RefusedByFirstError: rank 0 has refused: BudgetExceeded")
+        assert found["cap"].startswith("RankZeroError: rank 0 has refused: BudgetExceeded")
     assert [each.name for each in (folder / "refusals").glob("ledger*.sqlite")] == [
         "ledger-0.sqlite"
     ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (range(20), None),
+        ([*map(str, range(20))], None),
+        (torch.arange(20), None),
+        (pd.Series(range(20)), None),
+        (pd.Series(map(str, range(20))), None),
+        (np.array([np.int64(i) for i in range(20)], object), None),
+        ([2**70 + i for i in range(20)], None),
+        (np.array(["a"] + ["a" + "b" * i for i in range(1, 20)], object), None),
+        ([*range(19), 0], "got one that occurs twice"),
+        (["0", *range(19)], "got one that occurs twice"),
+        (range(19), "one entry per record"),
+        (np.zeros((20, 2), int), "one entry per record"),
+        (np.arange(20.0), "whole numbers or strings"),
+        ([None, *range(19)], "whole numbers or strings"),
+        ([True] * 20, "whole numbers or strings"),
+    ],
+)
+def test_keys_of_one_process(keys: Any, message: str | None) -> None:
+    plan = dither.Plan.from_noise_multipliers([2.0], delta=1e-5, dataset_size=20, batch_size=5)
+    model = torch.nn.Linear(3, 2)
+    data = torch.randn(20, 3), torch.zeros(20, dtype=torch.int64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if message is None:
+        cases.go(dither.make_private(model, optimizer, plan, Shard(data, keys=keys)))
+        return
+    with pytest.raises((ValueError, TypeError), match=message):
+        dither.make_private(model, optimizer, plan, Shard(data, keys=keys))
 
 
 def test_modules_that_spread_themselves_are_refused_by_name(folder: Path) -> None:
@@ -184,12 +216,11 @@ def test_modules_that_spread_themselves_are_refused_by_name(folder: Path) -> Non
         assert "the model (Linear) has parameters that are spread over ranks" in found["Linear"]
 
 
-def test_ranks_send_nothing_but_what_runs_send(folder: Path) -> None:
-    for found in written(folder / "messages"):
-        for case in ("model", "batch", "losses"):
-            assert "must send nothing to each other between a batch and its step" in found[case]
-        assert "nothing" not in found
-        assert found["groups"] == "2"
+def test_runs_that_take_turns(folder: Path) -> None:
+    for found in written(folder / "together"):
+        assert found["sizes"] == [90] * 8
+        alone, *others = found["weights"]
+        assert others == [alone, alone]
         assert found["states"].startswith("state must be the same on every rank")
 
 
@@ -198,6 +229,6 @@ def test_a_group_that_comes_later_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     model = torch.nn.Linear(3, 2)
     data = torch.randn(20, 3), torch.zeros(20, dtype=torch.int64)
     private = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, data)
-    monkeypatch.setattr("dither.training.releases.place", lambda: (0, 2))
+    monkeypatch.setattr("dither.training.ranks.rank_and_size", lambda: (0, 2))
     with pytest.raises(dither.training.StepError, match="call init_process_group first"):
         cases.go(private)

@@ -52,13 +52,13 @@ def joined(device: str) -> Iterator[None]:
 @contextmanager
 def _in_one_voice(rank: int, store: Any) -> Iterator[None]:
     """Let only rank 0 be heard, unless another alone has something to complain of."""
-    from dither.training.errors import RankLostError, RefusedByFirstError
+    from dither.training.errors import RankLostError, RankZeroError
 
     try:
         nobody = Path(os.devnull).open
         with nobody("w") as silence, redirect_stdout(silence) if rank else nullcontext():
             yield
-    except RefusedByFirstError as refusal:  # it has said why
+    except RankZeroError as refusal:  # it has said why
         raise SystemExit(2) from refusal
     except RankLostError as lost:
         sys.stderr.write(f"dither: rank {rank}: {lost}\n")

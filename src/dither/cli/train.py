@@ -156,9 +156,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     from dither.reports.figures import checked_figure_path
-    from dither.training.ranks import ranks
+    from dither.training.ranks import Ranks
 
-    group = ranks()
+    group = Ranks()
     if hasattr(arguments, "plot"):
         checked_figure_path(arguments.plot)
     Source(getattr(arguments, "seed", None))  # refuses what is no whole number
@@ -166,9 +166,9 @@ def _run(arguments: argparse.Namespace) -> None:
     build = model_of(arguments.model)
     arguments.read_off = read_off(arguments)
     # Folders are the first rank's concern: what it makes of them is what all go by.
-    plans = group.by_first(lambda: _checked_plans(arguments, len(examples)))
+    plans = group.on_rank_zero(lambda: _checked_plans(arguments, len(examples)))
     chosen = plans[arguments.noise]
-    canaries = group.by_first(lambda: canaries_of(arguments, chosen, examples))
+    canaries = group.on_rank_zero(lambda: canaries_of(arguments, chosen, examples))
     if canaries is not None:
         examples = with_canaries(canaries, examples)
     if not (arguments.quiet or arguments.json):
@@ -178,12 +178,12 @@ def _run(arguments: argparse.Namespace) -> None:
                 "No --bounds are given: columns are taken as they are, which goes well only if "
                 "their values are about 1 in size.\n"
             )
-    with clearing(arguments, canaries) if group.is_first else nullcontext():
+    with clearing(arguments, canaries) if group.is_rank_zero else nullcontext():
         runs = {
             name: _trained(arguments, made, name, examples, test, build)
             for name, made in plans.items()
         }
-    if group.is_first:
+    if group.is_rank_zero:
         _tell(arguments, runs, canaries)
 
 

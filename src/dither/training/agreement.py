@@ -1,23 +1,23 @@
-"""What the ranks of a run compare before it begins: all that must be the same, or apart."""
+"""What the ranks of a run compare before it begins: what must be the same, and what apart."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from hashlib import blake2b
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import Subset
 
-from dither.clipping.batch import trainable
+from dither.clipping.batch import tensors, trainable
 from dither.planning import Plan, ReactivePlan
-from dither.training.errors import StepError
-from dither.training.prints import Prints, prints_of
-from dither.training.ranks import Ranks, place
-from dither.training.records import CollateFn, Records, part_of, records_of
-from dither.validate import InvalidValueError
+from dither.training.ranks import Ranks, rank_and_size
+from dither.training.records import Records, part_of, records_of
+from dither.validate import InvalidTypeError, InvalidValueError
+
+_COMPARED_ROWS, _KIND = 64, "dataset, as a whole, a Shard or a Shard with keys,"
 
 
 @final
@@ -25,148 +25,149 @@ from dither.validate import InvalidValueError
 class Shard:
     """Declares that a dataset has this rank's records, which no other rank has.
 
-    Without it every rank of a process group is taken to hold the same, whole dataset, of which it
-    takes its own part. A record that two ranks hold counts twice, and a plan protects one.
+    Without it every rank of a process group must pass the same, whole dataset, of which each takes
+    its own part.
+
+    Guarantees: with ``keys``, shards that share a key are refused, and so is a key that occurs
+    twice in a shard. Without them nothing is compared: a record that two ranks hold counts twice,
+    and the plan protects records that count once.
 
     Args:
         dataset: what `make_private` takes as a dataset; it may be empty if it is in memory.
-        has_twins: whether another rank may have an equal record, of somebody else. Without it all
-            records are looked at before the run begins, equal ones are taken for the same one and
-            refused, and so are records that are others at every look.
+        keys: one id per record, in their order: a sequence or an array of whole numbers or strings.
+            Ranks compare hashes of them.
     """
 
     dataset: Any
-    has_twins: bool = False
+    keys: Any = None
 
 
-def own_records(
-    dataset: Any,
-    group: Ranks,
-    collate_fn: CollateFn | None,
-    workers: int,
-    dtype: torch.dtype | None,
-) -> Records:
-    """Return this rank's part of the whole dataset, or the shard that is its own."""
-    settings: dict[str, Any] = {"collate_fn": collate_fn, "workers": workers, "dtype": dtype}
-    if isinstance(dataset, Shard):
-        return records_of(dataset.dataset, may_be_empty=group.size > 1, **settings)
-    return part_of(records_of(dataset, **settings), group.rank, group.size)
+def own_records(dataset: Any, ranks: Ranks, **settings: Any) -> Records:
+    """Return this rank's part of the whole dataset, or its shard; settings are of `records_of`."""
+    if not isinstance(dataset, Shard):
+        records = records_of(dataset, **settings)
+        check_same(ranks, {_KIND: "whole"})
+        _check_whole(ranks, dataset, records)
+        return part_of(records, ranks.rank, ranks.size)
+    records = records_of(dataset.dataset, may_be_empty=ranks.size > 1, **settings)
+    check_same(ranks, {_KIND: "a Shard" if dataset.keys is None else "a Shard with keys"})
+    if dataset.keys is not None:
+        _check_keys(ranks, dataset.keys, records.length)
+    return records
 
 
-def check_same_group(group: Ranks) -> None:
-    """Raise if the process group is not the one that a run began with."""
-    if place() != (group.rank, group.size):
-        raise StepError(
-            "the process group has changed since make_private: ranks that each hold all "
-            "records would each be a run of its own; call init_process_group first"
-        )
-
-
-def refuse_several(name: str) -> None:
-    """Raise in a process group, of what is for one process."""
-    if place()[1] > 1:
+def check_single_process(name: str) -> None:
+    """Raise in a process group, for what runs in one process."""
+    size = rank_and_size()[1]
+    if size > 1:
         raise InvalidValueError(
-            f"{name} is for one process, got a process group of {place()[1]} ranks: each would be "
+            f"{name} is for one process, got a process group of {size} ranks: each would be "
             "a run of its own on the same records; dither.make_private is for all of them"
         )
 
 
-def refuse_on_others_alone(group: Ranks, **given: object) -> None:
-    """Raise on every rank if another than the first was given what the first is to keep."""
+def check_rank_zero_has(ranks: Ranks, **given: object) -> None:
+    """Raise on every rank if another rank was given what rank 0 keeps, and rank 0 was not."""
     for name, each in given.items():
-        first, *others = group.gathered(each is not None)
+        first, *others = ranks.all_gather(each is not None)
         if any(others) and not first:
             raise InvalidValueError(
                 f"{name} must be given to rank 0, which keeps it for all, got one on another only"
             )
 
 
-def refuse_different(group: Ranks, own: Mapping[str, object]) -> None:
-    """Raise on every rank unless all have the same of everything."""
-    everybody = group.gathered(dict(own))
+def check_same(ranks: Ranks, own: Mapping[str, object]) -> None:
+    """Raise on every rank unless all have the same value of everything."""
+    everybody = ranks.all_gather(dict(own))
     for name in own:
         if any(each[name] != own[name] for each in everybody):
             raise InvalidValueError(f"{name} must be the same on every rank, got different ones")
 
 
-def agree(
-    group: Ranks,
+def check_same_run(
+    ranks: Ranks,
     model: nn.Module,
     optimizer: Optimizer,
     plan: Plan | ReactivePlan,
-    dataset: Any,
     **settings: object,
 ) -> None:
-    """Raise on every rank unless all have the same of what is given, or shards of their own.
+    """Raise on every rank unless all are given the same run.
 
-    Then every rank's parameters and buffers are those of the first.
+    Then every rank's parameters and buffers become those of rank 0.
     """
-    if group.size == 1:
+    if ranks.size == 1:
         return
     if plan.sampling != "poisson" and plan.sample_rate < 1.0:
         raise InvalidValueError(
             f"plan must be of Poisson sampling in a process group, got {plan.sampling!r}: a fixed "
             "number of records cannot be drawn by ranks that know only their own"
         )
-    state = model.state_dict()
-    shapes = [(name, str(each.dtype), list(each.shape)) for name, each in state.items()]
+    state = {name: each for name, each in model.state_dict().items() if isinstance(each, Tensor)}
+    shapes = [(name, str(each.dtype), each.shape) for name, each in state.items()]
     kinds = [(name, type(each).__qualname__) for name, each in model.named_modules()]
-    own = {
-        "plan": plan.fingerprint,
-        "model": json.dumps([shapes, kinds, sorted(trainable(model))]),
-        "optimizer": _described(optimizer),
-        **settings,
-        "dataset, a Shard or a whole,": dataset.has_twins
-        if isinstance(dataset, Shard)
-        else "whole",
-    }
-    refuse_different(group, own)
-    if not isinstance(dataset, Shard):
-        _refuse_other_wholes(group.gathered(prints_of(dataset, some=True)))
-    elif not dataset.has_twins:
-        some = partial(prints_of, dataset.dataset, some=True)
-        _refuse_changing(group.gathered(np.array_equal(some(), some())))
-        _refuse_shared(group.gathered(prints_of(dataset.dataset)))
-    with torch.no_grad():
-        group.shared(state)
-
-
-def _refuse_changing(are_same: Sequence[bool]) -> None:
-    """Raise if a rank's records cannot be compared with others'."""
-    if not all(are_same):
-        raise InvalidValueError(
-            "dataset must have records that can be compared, got a Shard of ones that are others "
-            "at every look, augmented by other dice than those of torch, numpy and Python: if no "
-            "record is on two ranks, say Shard(dataset, has_twins=True)"
-        )
-
-
-def _refuse_shared(everybody: Sequence[Prints]) -> None:
-    """Raise if a record is on two ranks."""
-    held = np.concatenate([np.unique(each) for each in everybody])
-    if np.unique(held).size < held.size:
-        raise InvalidValueError(
-            "dataset must have other records on every rank, got a Shard with a record that another "
-            "has: one that is there twice counts twice, and the plan protects one; if it is of "
-            "somebody else who has the same values, say Shard(dataset, has_twins=True)"
-        )
-
-
-def _refuse_other_wholes(everybody: Sequence[Prints]) -> None:
-    if any(not np.array_equal(each, everybody[0]) for each in everybody):
-        raise InvalidValueError(
-            "dataset must be the same on every rank, in the same order, got different ones: each "
-            "takes its part of the whole. A rank with records of its own, which no other has, says "
-            "so with dither.training.Shard(dataset). Records that are augmented by other dice than "
-            "those of torch, numpy and Python look different everywhere: give every rank its own "
-            "part, Shard(Subset(dataset, range(rank, n, ranks)), has_twins=True)"
-        )
-
-
-def _described(optimizer: Optimizer) -> str:
-    """Return what an optimizer does, but for its parameters and its state."""
-    groups = [
-        {name: repr(value) for name, value in group.items() if name != "params"}
+    plain = (bool, int, float, str, tuple, Tensor)  # repr of other objects may be an address
+    options = [
+        {name: repr(value) for name, value in group.items() if isinstance(value, plain)}
         for group in optimizer.param_groups
     ]
-    return json.dumps([type(optimizer).__name__, groups], sort_keys=True)
+    own = {
+        "plan": plan.fingerprint,
+        "model": [shapes, kinds, sorted(trainable(model))],
+        "optimizer": [type(optimizer).__name__, options],
+    }
+    check_same(ranks, {**own, **settings})
+    with torch.no_grad():
+        ranks.broadcast(state)
+
+
+def _check_whole(ranks: Ranks, dataset: Any, records: Records) -> None:
+    """Raise on every rank if they do not take their parts of the same dataset.
+
+    Compared are lengths, the indices of a ``Subset`` (``random_split`` returns such), and a few
+    rows of tensors in memory. Datasets that fetch their records may augment them at random.
+    """
+    if ranks.size == 1:
+        return
+    indices, rows = blake2b(), list[Tensor]()
+    while isinstance(dataset, Subset):
+        indices.update(np.asarray(dataset.indices, np.int64).tobytes())
+        dataset = dataset.dataset
+    if records.is_in_memory:
+        places = np.linspace(0, records.length - 1, _COMPARED_ROWS).astype(np.int64)
+        rows = [each.cpu() for each in tensors(next(records.batches([places])))]
+    own = records.length, indices.digest(), rows
+    (length, digest, rows), *others = ranks.all_gather(own)
+    if not all(
+        other[:2] == (length, digest)
+        and len(other[2]) == len(rows)
+        and all(map(_are_close, rows, other[2]))
+        for other in others
+    ):
+        raise InvalidValueError(
+            "dataset must be the same on every rank, in the same order, got different ones: every "
+            "rank takes its part of the whole; shuffle and split with the same seed on all. For "
+            "ranks with records of their own, pass dither.training.Shard(dataset)"
+        )
+
+
+def _are_close(one: Tensor, other: Tensor) -> bool:
+    """Return whether tensors agree, but for rounding on another machine."""
+    is_alike = (one.shape, one.dtype) == (other.shape, other.dtype)
+    return is_alike and torch.allclose(one, other, rtol=1e-3, equal_nan=True)
+
+
+def _check_keys(ranks: Ranks, keys: Any, length: int) -> None:
+    """Raise on every rank if a key occurs twice; a number is the same key as its digits."""
+    found = np.asarray(keys)
+    if found.shape != (length,):
+        raise InvalidValueError("keys must have one entry per record of the Shard, got others")
+    is_key = [isinstance(each, int | np.integer | str) for each in found.tolist()]
+    if not all(is_key) or found.dtype == bool:
+        raise InvalidTypeError("keys must be whole numbers or strings, got others")
+    hashes = [blake2b(str(key).encode(), digest_size=16).digest() for key in found.tolist()]
+    everybody = np.concatenate(ranks.all_gather(np.array(hashes, "S16")))
+    if np.unique(everybody).size < everybody.size:
+        raise InvalidValueError(
+            "keys must be different for all records of all ranks, got one that occurs twice: a "
+            "record that is there twice counts twice, and the plan protects records that count once"
+        )

@@ -5,7 +5,7 @@ class StepError(RuntimeError):
     """A step was refused, and nothing was released: the message says why and what to do."""
 
 
-class RefusedByFirstError(StepError):
+class RankZeroError(StepError):
     """Rank 0 of a process group has refused something, and says why."""
 
 

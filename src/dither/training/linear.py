@@ -25,7 +25,7 @@ from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import sampler_for
-from dither.training.agreement import refuse_several
+from dither.training.agreement import check_single_process
 from dither.training.averaging import AVERAGINGS, Averaging, Last
 from dither.training.bar import Bar
 from dither.training.evaluation import Public, checked_public, measure
@@ -96,7 +96,7 @@ def train_linear(
         raise validate.InvalidTypeError(
             f"plan must be what dither.plan returns, got {type(plan).__name__}"
         )
-    refuse_several("train_linear")
+    check_single_process("train_linear")
     outputs, every = validate.count(outputs=outputs), validate.count(every=every)
     average: Averaging = Last()
     if averaging is not None:

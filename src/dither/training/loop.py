@@ -15,7 +15,7 @@ from dither import validate
 from dither.clipping.batch import Loss, check_losses, forward
 from dither.planning import Plan, ReactivePlan
 from dither.planning.written import written
-from dither.training.agreement import refuse_different, refuse_on_others_alone
+from dither.training.agreement import check_rank_zero_has, check_same
 from dither.training.augmentation import Augment
 from dither.training.averaging import Average
 from dither.training.bar import Bar
@@ -24,7 +24,7 @@ from dither.training.history import History, Row, finite
 from dither.training.losses import OwnLosses, loss_of
 from dither.training.make_private import make_private
 from dither.training.optimizers import optimizer_of
-from dither.training.ranks import ranks
+from dither.training.ranks import Ranks
 from dither.training.records import checked_pair
 from dither.training.run_folder import RunFolder, restore
 from dither.types import PrivacyBound
@@ -128,18 +128,18 @@ def train(
     criterion, measured = loss_of(loss), checked_public(evaluate, dataset)
     every = validate.count(every=every)
     checkpoint_every = validate.count(checkpoint_every=checkpoint_every)
-    group = ranks()
-    refuse_on_others_alone(group, run_dir=run_dir)
+    group = Ranks()
+    check_rank_zero_has(group, run_dir=run_dir)
     named = loss if isinstance(loss, str) else None
-    refuse_different(group, {"averaging": averaging, "loss": named})
-    folder = group.by_first(
+    check_same(group, {"averaging": averaging, "loss": named})
+    folder = group.on_rank_zero(
         lambda: (
             None
             if run_dir is None
             else RunFolder(run_dir, resume=resume, ledger=ledger, read_off=read_off)
         )
     )
-    folder = folder if group.is_first else None  # what it refuses, all have heard
+    folder = folder if group.is_rank_zero else None  # what it refuses, all have heard
     private = make_private(
         model, optimizer_of(optimizer, model), plan, dataset, seed=seed, workers=workers,
         augment=augment,
@@ -147,7 +147,9 @@ def train(
         run_name=None if folder is None else folder.run,
     )  # fmt: skip
     average = Average(model, averaging, plan.steps)
-    restore(private, average, group.by_first(lambda: None if folder is None else folder.found()))
+    restore(
+        private, average, group.on_rank_zero(lambda: None if folder is None else folder.found())
+    )
     history = History(None if folder is None else folder.path, private.step)
     own_losses = OwnLosses(criterion)
 
@@ -163,7 +165,7 @@ def train(
         history.add(Row(private.step, *numbers, metrics, of_iterate))
 
     clearing = nullcontext() if folder is None else folder.clearing(private)
-    with clearing, Bar(private.plan.steps, shown=progress and group.is_first) as bar:
+    with clearing, Bar(private.plan.steps, shown=progress and group.is_rank_zero) as bar:
         for batch in private.batches() if private.step < private.plan.steps else ():
             for part in private.microbatches(batch, microbatch_size):
                 *inputs, targets = checked_pair(part)
@@ -174,12 +176,12 @@ def train(
             private.optimizer.step()
             private.optimizer.zero_grad()
             average.update(private.step)
-            if group.is_first and private.step % every == 0:
+            if group.is_rank_zero and private.step % every == 0:
                 look()
             if folder is not None and private.step % checkpoint_every == 0:
                 folder.save(private, average)
             bar.show(private.step, lambda: private.spent().epsilon)
-    if group.is_first and (not history.rows or history.rows[-1].step != private.step):
+    if group.is_rank_zero and (not history.rows or history.rows[-1].step != private.step):
         look()
     if folder is not None and private.step:
         folder.save(private, average)
@@ -192,7 +194,6 @@ def train(
     if folder is not None:
         _save(result, folder, averaging)
     history.close()
-    group.close()
     return result
 
 

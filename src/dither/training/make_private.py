@@ -11,11 +11,11 @@ from dither import validate
 from dither.clipping.refusals import check_layers
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
-from dither.training.agreement import refuse_on_others_alone
+from dither.training.agreement import check_rank_zero_has
 from dither.training.augmentation import Augment
 from dither.training.payments import payments_into
 from dither.training.private import Private
-from dither.training.ranks import ranks
+from dither.training.ranks import Ranks
 from dither.training.records import CollateFn
 
 
@@ -90,10 +90,10 @@ def make_private(
     if workers != 0:
         validate.count(workers=workers)
     check_layers(model)
-    group = ranks()
-    refuse_on_others_alone(group, ledger=ledger)
+    group = Ranks()
+    check_rank_zero_has(group, ledger=ledger)
     payments = payments_into(
-        ledger if group.is_first else None, name=run_name, is_seeded=seed is not None
+        ledger if group.is_rank_zero else None, name=run_name, is_seeded=seed is not None
     )
     return Private(
         model,

@@ -20,7 +20,7 @@ from dither.integrations.opacus.refusals import (
 )
 from dither.planning import Plan
 from dither.training import StepError
-from dither.training.agreement import refuse_several
+from dither.training.agreement import check_single_process
 from dither.types import PrivacyBound
 from dither.validate import InvalidValueError
 
@@ -97,7 +97,7 @@ class NoiseSchedule:
                 "optimizer must be the only one of its schedule, which drives one already: a "
                 "second run costs a second budget, and needs a NoiseSchedule of its own"
             )
-        refuse_several("NoiseSchedule")
+        check_single_process("NoiseSchedule")
         refuse_optimizer(optimizer)
         sampler = sampler_of(data_loader)
         problem = other_settings(self.plan, optimizer) or other_rate(self.plan, sampler)
