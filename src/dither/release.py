@@ -57,6 +57,31 @@ class ReleasedGradient:
         )
 
 
+@dataclass(frozen=True)
+class ReleaseFacts:
+    """What all ranks of a run know of a release besides its gradients.
+
+    Attributes:
+        step: how many steps were released before it.
+        noise_multiplier: z.
+        noise: standard deviation of the noise in a coordinate.
+        dimension: the number of coordinates.
+        energy: ‖g‖²; nan where no step size follows it.
+        raw_squared_norm: of the mean without noise; nan but for rules that claim nothing.
+    """
+
+    step: int
+    noise_multiplier: float
+    noise: float
+    dimension: int
+    energy: float
+    raw_squared_norm: float
+
+    def squared_norm(self) -> float:
+        """Return ‖g‖²."""
+        return self.energy
+
+
 def release(
     clipped: ClippedSum,
     *,

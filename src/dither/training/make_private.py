@@ -13,10 +13,10 @@ from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.training.agreement import check_rank_zero_has
 from dither.training.augmentation import Augment
+from dither.training.collate import CollateFn
 from dither.training.payments import payments_into
 from dither.training.private import Private
 from dither.training.ranks import Ranks
-from dither.training.records import CollateFn
 
 
 def make_private(

@@ -1,9 +1,10 @@
 """How a run pays: into its ledger, if it has one, and again when it goes on after losses."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -113,6 +114,34 @@ class Payments:
         if self._ledger is None and self._open is not None:
             self._ledger = self._open()
         return self._ledger
+
+
+def check_state(
+    state: Mapping[str, Any], own: Mapping[str, Any], released: int
+) -> tuple[int, list[float]]:
+    """Return how many steps a run has taken, and the noise of those that it has paid for.
+
+    Args:
+        state: of the run that is to be resumed.
+        own: of the run that resumes it.
+        released: how many steps that one has released.
+    """
+    for name in ("format", "plan", "seed"):
+        found = state.get(name, ...)
+        if found != own[name]:
+            shown, yours = (str(each)[:16] for each in (found, own[name]))
+            raise validate.InvalidValueError(
+                f"state must be of the same {name}: the run began with {shown}, and this is "
+                f"{yours}; use the arguments that it began with, or begin a new run"
+            )
+    spent = [float(z) for z in state["course"]["paid"]]
+    taken = validate.instance(int, taken=state["taken"])
+    if len(spent) < max(taken, released):
+        raise validate.InvalidValueError(
+            f"state must have paid for the {max(taken, released)} steps that were released, got "
+            f"{len(spent)}: to go back because of results is not covered by the plan"
+        )
+    return taken, spent
 
 
 def payments_into(

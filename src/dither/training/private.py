@@ -19,7 +19,7 @@ from dither.clipping.recording import Memory, ModelHooks, Recording
 from dither.clipping.refusals import check_layers
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
-from dither.release import release
+from dither.release import ReleaseFacts, release
 from dither.sampling import sampler_for
 from dither.sampling.sampler import Indices
 from dither.schedules import UnsafeRawAdaGradNorm
@@ -29,7 +29,7 @@ from dither.training.collate import CollateFn
 from dither.training.errors import StepError
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
-from dither.training.payments import Payments
+from dither.training.payments import Payments, check_state
 from dither.training.ranks import Ranks
 from dither.training.records import warn_of_other_size
 from dither.types import PrivacyBound
@@ -60,22 +60,6 @@ class _Step:
     expected: int = 0
     received: int = 0
     sums: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ReleaseFacts:
-    """What all ranks know of a release besides its gradients."""
-
-    step: int
-    noise_multiplier: float
-    noise: float
-    dimension: int
-    energy: float
-    raw_squared_norm: float
-
-    def squared_norm(self) -> float:
-        """Return ‖g‖²; known only for step sizes that follow it."""
-        return self.energy
 
 
 @final
@@ -234,21 +218,7 @@ class Private:
                 "state must be the same on every rank, got different ones: what was spent after "
                 "one of them would not be counted"
             )
-        for name in ("format", "plan", "seed"):
-            wanted, found = self.state_dict()[name], state.get(name, ...)
-            if found != wanted:
-                shown, yours = (str(each)[:16] for each in (found, wanted))
-                raise validate.InvalidValueError(
-                    f"state must be of the same {name}: the run began with {shown}, and this is "
-                    f"{yours}; use the arguments that it began with, or begin a new run"
-                )
-        spent = [float(z) for z in state["course"]["paid"]]
-        taken = validate.instance(int, taken=state["taken"])
-        if not self.step <= len(spent) >= taken:
-            raise validate.InvalidValueError(
-                f"state must have paid for the {max(taken, self.step)} steps that were released, "
-                f"got {len(spent)}: to go back because of results is not covered by the plan"
-            )
+        taken, spent = check_state(state, self.state_dict(), self.step)
         plan, paid = self._ranks.on_rank_zero(
             lambda: self._payments.go_on(state.get("run"), self._first_plan, taken, spent)
         )
