@@ -2,9 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
+from weakref import ref
 
 import numpy as np
 import torch
@@ -107,6 +108,7 @@ class Private:
         self._augmentation = None if augment is None else Augmentation(augment)
         self._model_hooks, self._memory = ModelHooks(model), Memory()
         self._recording: Recording | None = None
+        self._last_losses: Callable[[], Tensor | None] = lambda: None
         self._step: _Step | None = None
         self._loop: Batches | None = None
         self._run: str | None = None
@@ -181,6 +183,11 @@ class Private:
         if recording is None:
             raise StepError(_TWICE)
         check_losses(losses, step.expected * step.views)
+        if losses is self._last_losses():
+            raise StepError(
+                "private.backward(losses) got the losses of an earlier batch or microbatch: compute"
+                " them again from private.model(inputs), with the records that were drawn last"
+            )
         self._stop_recording()  # what is computed again in the backward pass is no call
         if step.drawn:
             found = clipped_recording(recording, losses, self.plan.clip_norm, step.views)
@@ -188,6 +195,7 @@ class Private:
                 had = step.sums.get(name)
                 step.sums[name] = part.double() if had is None else had.add_(part)
         step.received += step.expected
+        self._last_losses = ref(losses)
 
     def is_registered(self, run: str) -> bool:
         """Return whether the ledger has a run of that name."""
