@@ -62,7 +62,7 @@ def driven() -> Driven:
 
 
 def is_of_scale(energies: FloatArray, scales: FloatArray, *, steps: int) -> NDArray[np.bool_]:
-    """Tell of each so many steps together whether Σ‖noise/scale‖² can be what it should be.
+    """Return for each so many steps together whether Σ‖noise/scale‖² can be what it should be.
 
     That is χ² with d degrees a step; it is told wrongly once in 1e9 times. The limits are 6.1
     standard deviations away, each of which is 1/√(2·d·steps) of the scale: ±6 % for a step by

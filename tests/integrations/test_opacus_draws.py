@@ -40,11 +40,11 @@ def test_a_batch_that_is_left_in_the_middle_is_not_joined_with_the_next() -> Non
     model, optimizer, loader = made_private(engine(), records(60), batch_size=20)
     schedule.drive(optimizer, loader)
     settings = {"data_loader": loader, "max_physical_batch_size": 3, "optimizer": optimizer}
-    with BatchMemoryManager(**settings) as pieces:
-        step(model, optimizer, next(iter(pieces)))
-    with BatchMemoryManager(**settings) as pieces:
-        first = next(iter(pieces))
-        with pytest.raises(StepError, match="pieces of two batches would be in one step"):
+    with BatchMemoryManager(**settings) as microbatches:
+        step(model, optimizer, next(iter(microbatches)))
+    with BatchMemoryManager(**settings) as microbatches:
+        first = next(iter(microbatches))
+        with pytest.raises(StepError, match="microbatches of two batches would be in one step"):
             step(model, optimizer, first)
     assert schedule.steps == 0
 

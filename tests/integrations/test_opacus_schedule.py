@@ -271,7 +271,7 @@ def test_plans_that_opacus_cannot_follow_are_refused() -> None:
         NoiseSchedule(3)  # type: ignore[arg-type]
 
 
-def test_pieces_of_a_batch_are_one_step_with_one_noise() -> None:
+def test_microbatches_are_one_step_with_one_noise() -> None:
     torch.manual_seed(5)
     plan, private_engine = small_plan(12), engine()
     data = TensorDataset(torch.zeros(60, 5000), torch.zeros(60, dtype=torch.int64))
@@ -282,10 +282,10 @@ def test_pieces_of_a_batch_are_one_step_with_one_noise() -> None:
     while schedule.remaining:
         with BatchMemoryManager(
             data_loader=loader, max_physical_batch_size=3, optimizer=optimizer
-        ) as pieces:
-            for piece in pieces:
+        ) as microbatches:
+            for microbatch in microbatches:
                 taken, calls = schedule.steps, calls + 1
-                step(model, optimizer, piece)
+                step(model, optimizer, microbatch)
                 if schedule.steps > taken:
                     # All gradients are zero: what is there is noise.
                     energies.append(float((optimizer.params[0].grad * 10).square().sum()))
@@ -297,7 +297,7 @@ def test_pieces_of_a_batch_are_one_step_with_one_noise() -> None:
     assert ((2 * scaled < low) | (2 * scaled > high)).all()
 
 
-def test_a_draw_of_nobody_is_a_step_with_noise() -> None:
+def test_an_empty_draw_is_a_step_with_noise() -> None:
     torch.manual_seed(6)
     plan, private_engine = small_plan(40, dataset_size=20, batch_size=1), engine()
     model, optimizer, loader = made_private(private_engine, records(20), batch_size=1)

@@ -1,4 +1,4 @@
-"""Models of transformers, full and with adapters: the fast engine, the oracle, and training."""
+"""Models of transformers, full and with adapters: the fast engine, the reference, training."""
 
 import importlib.util
 import warnings
@@ -38,7 +38,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/transformers_finetuning.py"
 
 
 @pytest.fixture(autouse=True)
-def _same_dice() -> Iterator[None]:
+def _same_seed() -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
@@ -132,7 +132,7 @@ def a_plan(steps: int = 3, n: int = 60) -> dither.Plan:
 
 @pytest.mark.parametrize("how", ["full", "lora"])
 @pytest.mark.parametrize("name", MODELS)
-def test_fast_gradients_are_the_oracle_s(name: str, how: str) -> None:
+def test_fast_gradients_are_the_reference_s(name: str, how: str) -> None:
     in_double = name != "llama"  # which computes its norms in single precision whatever its type
     model = made(name, how).double() if in_double else made(name, how)
     close = 1e-9 if in_double else 1e-4
@@ -140,7 +140,7 @@ def test_fast_gradients_are_the_oracle_s(name: str, how: str) -> None:
     _, norms = by_loop(model, losses, inputs, targets, float("inf"), 6)
     C = float(norms.median())
     fast = clipped_sum(model, losses, inputs, targets, clip_norm=C)  # a fallback is an error
-    slow = clipped_sum(model, losses, inputs, targets, clip_norm=C, engine="oracle")
+    slow = clipped_sum(model, losses, inputs, targets, clip_norm=C, engine="reference")
     assert set(fast.gradients) == {n for n, p in model.named_parameters() if p.requires_grad}
     assert distance(fast.gradients, slow.gradients) < close
     assert distance(fast.gradients, by_loop(model, losses, inputs, targets, C, 6)[0]) < close
@@ -156,10 +156,21 @@ def test_prepare_changes_no_output(name: str) -> None:
     assert torch.allclose(before, after, atol=1e-6)
 
 
-def test_without_prepare_masks_are_looked_at_together() -> None:
-    inputs, targets, losses = data("bert", 4)
-    with pytest.warns(FallbackWarning, match="may join the records"):
-        clipped_sum(bert(), losses, inputs, targets, clip_norm=1.0)
+@pytest.mark.filterwarnings("ignore::dither.clipping.FallbackWarning")
+@pytest.mark.parametrize("how", ["full", "lora"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_as_they_are_give_the_same(name: str, how: str) -> None:
+    make, layers = MODELS[name]
+    torch.manual_seed(1)
+    model = adapted(make(), layers) if how == "lora" else make()
+    inputs, targets, losses = data(name, 6)
+    for n in (6, 5):
+        batch, wanted = {key: value[:n] for key, value in inputs.items()}, targets[:n]
+        found = clipped_sum(model, losses, batch, wanted, clip_norm=1.0)
+        expected, _ = by_loop(model, losses, batch, wanted, 1.0, n)
+        assert distance(found.gradients, expected) < 1e-4
+    prepared = clipped_sum(prepare(model), losses, batch, wanted, clip_norm=1.0)
+    assert distance(prepared.gradients, expected) < 1e-4
 
 
 @pytest.mark.parametrize("records", [1, LENGTH, 2 * LENGTH])
@@ -206,25 +217,32 @@ def test_a_document_without_a_next_token_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize("how", ["full", "lora"])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_a_loop_of_one_s_own_releases_the_oracle_s_gradients(name: str, how: str) -> None:
-    inputs, targets, losses = data(name, 60)
-    models = [made(name, how)]
-    models.append(deepcopy(models[0]))
-    before = {n: p.clone() for n, p in models[0].named_parameters()}
-    for model, engine in zip(models, ("fast", "oracle"), strict=True):
-        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-        private = dither.make_private(
-            model, optimizer, a_plan(), (inputs, targets), seed=3, engine=engine
+def test_a_loop_of_one_s_own_takes_the_reference_s_steps(name: str, how: str) -> None:
+    """Without noise, on all documents in every step, in microbatches."""
+    inputs, targets, losses = data(name, 20)
+    model = made(name, how)
+    other = deepcopy(model)
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    plan = dither.Plan.unsafe_without_noise(steps=3, dataset_size=20, batch_size=20, clip_norm=0.7)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    private = dither.make_private(model, optimizer, plan, (inputs, targets))
+    for batch in private.batches():
+        for part, labels in private.microbatches(batch, 7):
+            private.backward(losses(private.model(**part), labels))
+        private.optimizer.step()
+        private.optimizer.zero_grad()
+        total = clipped_sum(
+            other, losses, inputs, targets, clip_norm=plan.clip_norm, engine="reference"
         )
-        for batch, labels in private.batches():
-            private.backward(losses(private.model(**batch), labels))
-            private.optimizer.step()
-            private.optimizer.zero_grad()
-        assert private.step == 3
-    fast, slow = (dict(model.named_parameters()) for model in models)
-    for name_, parameter in before.items():
-        assert torch.equal(fast[name_], parameter) == (not parameter.requires_grad)
-        assert torch.allclose(fast[name_], slow[name_], atol=1e-5)
+        with torch.no_grad():
+            for n, parameter in other.named_parameters():
+                if parameter.requires_grad:
+                    parameter.sub_(0.1 * total.gradients[n] / 20)
+    assert private.step == 3
+    wanted = dict(other.named_parameters())
+    for n, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[n]) == (not parameter.requires_grad)
+        assert torch.allclose(parameter, wanted[n], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
@@ -242,33 +260,18 @@ def test_train_takes_named_inputs_and_dropout(name: str) -> None:
     assert ("accuracy" in result.metrics) == (name == "bert")
 
 
-def test_the_loss_that_a_model_computes_for_its_batch_is_refused() -> None:
-    inputs, labels, _ = data("llama", 60)
-    model = made("llama", "full")
-    private = dither.make_private(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), a_plan(), (inputs, labels),
-        reduction="mean", seed=1,
-    )  # fmt: skip
-    batch, targets = next(private.batches())
-    outputs = private.model(**batch, labels=targets)
-    with pytest.raises(ValueError, match="one entry a record"):
-        private.backward(outputs.loss)
+def over_all_tokens(outputs: Any, labels: Tensor) -> Tensor:
+    """Divides by a number that every document of the batch is part of, as transformers does."""
+    wanted = (labels[:, 1:] != IGNORED).sum()
+    return causal_losses(outputs, labels, reduction="sum") * len(labels) / wanted
 
 
-def test_a_mean_over_all_tokens_of_a_batch_is_refused() -> None:
+def test_losses_that_are_divided_by_all_tokens_of_a_batch_are_refused() -> None:
     inputs, labels, _ = data("llama", 60)
-    model: Any = made("llama", "full")
-    with torch.no_grad():
-        model.lm_head.weight.mul_(100.0)  # at first all documents have the same loss
-    private = dither.make_private(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), a_plan(), (inputs, labels),
-        reduction="mean", seed=1,
-    )  # fmt: skip
-    batch, targets = next(private.batches())
-    logits = private.model(**batch).logits[:, :-1].transpose(1, 2)
-    loss = nn.functional.cross_entropy(logits, targets[:, 1:], ignore_index=IGNORED)
-    with pytest.raises(ValueError, match="the mean of its records' own losses"):
-        private.backward(loss)
+    with pytest.raises(ValueError, match="never by the number of records, tokens or weights"):
+        dither.train(
+            made("llama", "full"), (inputs, labels), a_plan(), loss=over_all_tokens, progress=False
+        )
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -300,37 +303,46 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def private_loop(model: Any, inputs: Any, targets: Tensor, losses: Callable[..., Tensor]) -> None:
     """Take one step."""
     optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
-    private = dither.make_private(model, optimizer, a_plan(1), (inputs, targets))
+    private = dither.make_private(model, optimizer, a_plan(1), (inputs, targets), seed=3)
     for batch, wanted in private.batches():
         private.backward(losses(private.model, batch, wanted))
         private.optimizer.step()
 
 
-def test_models_that_were_not_prepared_are_told_to_be() -> None:
-    for name in ("bert", "gpt2"):
-        inputs, targets, losses = data(name, 60)
-
-        def one_a_document(model: Any, batch: Any, wanted: Tensor, losses: Any = losses) -> Tensor:
-            found: Tensor = losses(model(**batch), wanted)
-            return found
-
-        with pytest.raises(ValueError, match=r"transformers\.prepare\(model\) makes models of"):
-            private_loop(MODELS[name][0](), inputs, targets, one_a_document)
-
-
-def test_a_loss_of_the_model_s_own() -> None:
+def test_scalar_losses_are_refused() -> None:
     inputs, targets, _ = data("bert", 60)
-    with pytest.raises(ValueError, match=r"got \(\); a loss that the model computes from labels"):
+    labels = data("gpt2", 60)[1]
+
+    def mean_over_tokens(model: Any, batch: Any, wanted: Tensor) -> Tensor:
+        logits = model(**batch).logits[:, :-1].transpose(1, 2)
+        return nn.functional.cross_entropy(logits, wanted[:, 1:], ignore_index=IGNORED)
+
+    message = "compute one loss per record from its logits"
+    with pytest.raises(ValueError, match=message):
         private_loop(
             made("bert", "full"), inputs, targets, lambda model, b, y: model(**b, labels=y).loss
         )
-    with pytest.raises(ValueError, match=r"got shape \(\): a loss that the model computes from"):
+    with pytest.raises(ValueError, match=message):
+        private_loop(made("gpt2", "full"), inputs, labels, mean_over_tokens)
+
+
+def test_labels_that_the_model_is_also_given_change_nothing() -> None:
+    """The loss that the model computes from them is not used."""
+    inputs, targets, _ = data("bert", 60)
+    found = []
+    for extra in (False, True):
+        torch.manual_seed(0)
+        model = made("bert", "full")
         private_loop(
-            made("bert", "full"),
+            model,
             inputs,
             targets,
-            lambda model, b, y: classification_losses(model(**b, labels=y), y),
+            lambda model, b, y, extra=extra: classification_losses(
+                model(**b, labels=y) if extra else model(**b), y
+            ),
         )
+        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(found[0], found[1])
 
 
 def test_losses_of_the_wrong_kind() -> None:

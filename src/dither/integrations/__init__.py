@@ -5,5 +5,5 @@
 - `dither.integrations.transformers`: private fine-tuning of models of ``transformers``, whole or by
   adapters of ``peft``. Needs the extra ``transformers``.
 
-Each is imported by its own name, so that nobody needs a library that they do not use.
+Each is imported by its own name, so that a library that is not used need not be installed.
 """

@@ -1,11 +1,10 @@
 """Private fine-tuning of models of `transformers`, whole or by adapters of `peft`.
 
-A record is a document. `prepare` makes a model fit for it, `padded` makes tensors of documents, and
-the losses are one a document, which no other document enters.
+A record is a document. `padded` makes tensors of documents, and the losses are one per document,
+which no other document enters. Models may be trained as they are; `prepare` makes some faster.
 """
 
 from collections.abc import Sequence
-from inspect import signature
 from typing import Any
 
 import torch
@@ -20,23 +19,22 @@ from dither import validate
 __all__ = ["ATTENTION", "causal_losses", "classification_losses", "padded", "prepare"]
 
 ATTENTION = "dither_sdpa"
-"""The name by which `transformers` knows attention whose masks are made record by record."""
+"""The name of attention with masks that are made from every record's own padding."""
 
 IGNORED = -100
-"""The label of a place that counts for nothing, as `transformers` has it."""
+"""The label of a token that counts for nothing, as in `transformers`."""
 
 
 def prepare(model: nn.Module) -> nn.Module:
-    """Make a model of `transformers`, or of `peft` around one, fit for private training in place.
+    """Make the private training of a model of `transformers`, or of `peft` around one, faster.
 
-    Three things change, and no output does:
+    Two things change in place, and no output does:
 
-    - With its own attention, a model looks at the masks of the whole batch to see whether they can
-      be left out. That is a decision over records together, so the engine would compute record by
-      record. Here the mask of every record is made from its own padding, always.
-    - The cache of keys and values, which is for generating text, is not returned.
-    - Types of tokens, which BERT makes up as zeros for the batch as a whole, are made from every
-      record's own tokens. They are the same zeros.
+    - The mask of every record is made from its own row of the padding mask. A model as it is takes
+      rows by their numbers, which may be those of other records, so that the engine compares the
+      gradients with plain autograd in every step.
+    - Types of tokens that are not given, zeros, come from every record's own tokens. A model as it
+      is makes them without a record, so that the engine computes their table record by record.
 
     Args:
         model: a model whose attention is scaled dot products (``attn_implementation="sdpa"``).
@@ -59,27 +57,22 @@ def prepare(model: nn.Module) -> nn.Module:
         if kind not in (None, "sdpa", ATTENTION):
             raise validate.InvalidValueError(
                 f'model must have attn_implementation "sdpa", got {kind!r}: call '
-                'model.set_attn_implementation("sdpa") first; a model that has none may be trained '
-                "as it is, record by record"
+                'model.set_attn_implementation("sdpa") first, or train the model as it is'
             )
-    root = found[0]
-    root.set_attn_implementation(ATTENTION)
-    for each in found:
-        each.config.use_cache = False
-        # Where types have a table of their own, none are zeros; elsewhere none are none.
-        typed = bool(getattr(each.config, "type_vocab_size", 0))
-        typed = typed and "token_type_ids" in signature(each.forward).parameters
-        if typed and _with_types not in each._forward_pre_hooks.values():
-            each.register_forward_pre_hook(_with_types, with_kwargs=True)
+    found[0].set_attn_implementation(ATTENTION)
+    for module in model.modules():
+        hooks = module._forward_pre_hooks.values()
+        if hasattr(module, "token_type_embeddings") and _with_types not in hooks:
+            module.register_forward_pre_hook(_with_types, with_kwargs=True)
     return model
 
 
 def _with_types(
     _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give each record its own types of tokens, zeros, where nobody gives others."""
-    ids = args[0] if args else kwargs.get("input_ids")
-    if ids is None or len(args) > 2 or kwargs.get("token_type_ids") is not None:
+    """Give embeddings each record's own types of tokens, zeros, where there are none."""
+    ids = kwargs.get("input_ids")
+    if ids is None or kwargs.get("token_type_ids", ids) is not None:
         return args, kwargs
     return args, {**kwargs, "token_type_ids": ids * 0}
 
@@ -90,11 +83,11 @@ def padded(
     """Return documents of token ids as ``input_ids`` and ``attention_mask``, documents × length.
 
     What is longer is cut off, what is shorter is padded at the end. The length must be public: the
-    longest document's own length would tell of that document.
+    longest document's own length would give that document away.
 
     Args:
-        documents: one list of token ids a document; a document is a record.
-        length: tokens a document, a public number.
+        documents: one list of token ids per document; a document is a record.
+        length: tokens per document, a public number.
         padding: the id that fills up; the mask hides it.
 
     Example:
@@ -108,7 +101,7 @@ def padded(
     for row, document in enumerate(documents):
         if isinstance(document, str):
             raise validate.InvalidTypeError(
-                "documents must be lists of token ids, got a text: a tokenizer makes ids of it"
+                "documents must be lists of token ids, got a text: use a tokenizer"
             )
         kept = list(document[:length])
         ids[row, : len(kept)] = torch.tensor(kept, dtype=ids.dtype)
@@ -122,13 +115,13 @@ def classification_losses(outputs: Any, labels: Tensor) -> Tensor:
     Args:
         outputs: what a sequence classifier returns; the loss that it may hold is not used, as it
             is the batch's mean.
-        labels: one class a document.
+        labels: one class per document.
     """
     logits = _logits(outputs, 2, "documents × classes; causal_losses is for language models")
     if labels.is_floating_point():
         raise validate.InvalidTypeError(
-            f"labels must be whole numbers, a class each, got {labels.dtype}: for other numbers "
-            "write a loss of your own, one a document"
+            f"labels must be whole numbers, one class per document, got {labels.dtype}: for other "
+            "numbers write a loss of your own, with one value per document"
         )
     return functional.cross_entropy(logits, labels, reduction="none")
 
@@ -146,7 +139,7 @@ def causal_losses(outputs: Any, labels: Tensor, *, reduction: str = "mean") -> T
         reduction: "mean" or "sum" over a document's own tokens.
 
     Returns:
-        One loss a document; 0 for one with fewer than two tokens.
+        One loss per document; 0 for one with fewer than two tokens.
     """
     validate.choice(("mean", "sum"), reduction=reduction)
     kind = "documents × tokens × words; classification_losses is for classifiers"

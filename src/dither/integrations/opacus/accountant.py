@@ -20,8 +20,8 @@ class DitherAccountant(IAccountant):
 
     Guarantees: `get_epsilon` is an upper bound on ε for adding or removing one record, if batches
     were drawn by Poisson sampling and the noise of all steps was fixed without looking at results.
-    Opacus tells an accountant neither of these: ``poisson_sampling=False`` is not covered, nor is
-    noise that somebody changed because of what they saw.
+    Opacus shows an accountant neither: ``poisson_sampling=False`` is not covered, nor is noise that
+    was changed because of results.
 
     Attributes:
         history: (noise multiplier, sampling rate, number of steps), in the order of the steps.

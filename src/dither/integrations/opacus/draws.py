@@ -33,25 +33,25 @@ class Draws:
         sampler.__class__ = _Counting
         sampler.drawn = 0
 
-    def look(self, *, is_piece: bool) -> str | None:
-        """Return why a step, or a piece of one, is not of a batch of its own."""
+    def look(self, *, is_microbatch: bool) -> str | None:
+        """Return why a step, or a microbatch, is not of a batch of its own."""
         drawn = self._sampler.drawn
         if drawn <= self._steps:
             return (
                 "a batch is for one step, and each that was drawn has had its own: take the next "
                 "from the data loader, and keep none for later"
             )
-        if is_piece and self._fetches_ahead:
+        if is_microbatch and self._fetches_ahead:
             return (
-                "pieces of a batch need a data loader with num_workers=0: workers draw ahead, and "
-                "nobody could tell where a batch ends"
+                "microbatches need a data loader with num_workers=0: workers draw ahead, so that "
+                "it is not known where a batch ends"
             )
         if self._since is not None and self._since != drawn:
             return (
-                "pieces of two batches would be in one step: a batch was left before its last "
-                "piece; finish every batch of the BatchMemoryManager"
+                "microbatches of two batches would be in one step: a batch was left before its "
+                "last one; finish every batch of the BatchMemoryManager"
             )
-        self._since = drawn if is_piece else None
+        self._since = drawn if is_microbatch else None
         return None
 
     def step(self) -> None:

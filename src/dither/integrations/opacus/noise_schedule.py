@@ -1,4 +1,4 @@
-"""A plan at the wheel of an Opacus optimizer."""
+"""A plan that sets the noise and the learning rate of an Opacus optimizer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, final
@@ -11,10 +11,10 @@ from dither.integrations.opacus.draws import Draws
 from dither.integrations.opacus.refusals import (
     changed_parameters,
     changed_rates,
+    check_optimizer,
+    check_plan,
     other_rate,
     other_settings,
-    refuse_optimizer,
-    refuse_plan,
     sampler_of,
     several_batches,
 )
@@ -31,14 +31,14 @@ class NoiseSchedule:
 
     Guarantees: as long as the optimizer is fed from the data loader that was shown to `drive`, with
     every batch as it is drawn, all releases together cost no more than ``plan.bound`` says. A step
-    is counted before its noise is drawn. Pieces of a batch from Opacus' ``BatchMemoryManager`` are
+    is counted before its noise is drawn. Microbatches of Opacus' ``BatchMemoryManager`` are
     one step, with one noise.
 
     Refused, each with a message that says what to do: a step beyond the plan, another clip norm,
     expected batch size or reduction than the plan's, a noise multiplier or learning rate that
-    somebody else has changed, learning rate schedulers, several batches in one step, more steps
-    than batches were drawn, a batch that is left before its last piece, and optimizers and data
-    loaders that do something else than the plan's mechanism.
+    was changed elsewhere, learning rate schedulers, several batches in one step, more steps
+    than batches were drawn, a batch that is left before its last microbatch, and optimizers and
+    data loaders that do something else than the plan's mechanism.
 
     Not seen: batches from elsewhere than that data loader, one batch used twice and another not at
     all, a record that stands in the dataset more than once, and calls of
@@ -56,7 +56,7 @@ class NoiseSchedule:
     """
 
     def __init__(self, plan: Plan) -> None:
-        refuse_plan(plan)
+        check_plan(plan)
         self.plan = plan
         self._course = plan.course()
         self._optimizer: Any = None
@@ -98,7 +98,7 @@ class NoiseSchedule:
                 "second run costs a second budget, and needs a NoiseSchedule of its own"
             )
         check_single_process("NoiseSchedule")
-        refuse_optimizer(optimizer)
+        check_optimizer(optimizer)
         sampler = sampler_of(data_loader)
         problem = other_settings(self.plan, optimizer) or other_rate(self.plan, sampler)
         if problem is not None:
@@ -154,12 +154,12 @@ class NoiseSchedule:
         """Stand before Opacus' own: check and count, then let it clip and add noise."""
         self._factor = None
         self._check()
-        # A piece of a batch is clipped and added up only; the noise comes with the last one.
-        is_piece = self._optimizer._check_skip_next_step(pop_next=False)
-        problem = self._draws.look(is_piece=is_piece)
+        # Microbatches are clipped and summed only; the noise comes with the last one.
+        is_microbatch = self._optimizer._check_skip_next_step(pop_next=False)
+        problem = self._draws.look(is_microbatch=is_microbatch)
         if problem is not None:
             raise StepError(problem)
-        if is_piece:
+        if is_microbatch:
             return self._inner_pre_step(closure)
         self._draws.step()
         stepsize = float(self.plan.stepsizes[self.steps])

@@ -22,7 +22,7 @@ _OTHER_OPTIMIZERS = {
 }
 
 
-def refuse_plan(plan: Plan) -> None:
+def check_plan(plan: Plan) -> None:
     """Raise unless Opacus can follow the plan."""
     if isinstance(plan, ReactivePlan):
         raise InvalidTypeError(
@@ -33,14 +33,14 @@ def refuse_plan(plan: Plan) -> None:
     if plan.sampling != "poisson":
         raise InvalidValueError(
             f"plan must have sampling 'poisson', got {plan.sampling!r}: Opacus draws each record "
-            "by its own coin"
+            "independently"
         )
     if not plan.noise_multipliers.all():
         raise InvalidValueError("plan must have noise in every step, got one without")
 
 
-def refuse_optimizer(optimizer: Any) -> None:
-    """Raise unless the optimizer is Opacus' plain one, between two batches, and nobody else's."""
+def check_optimizer(optimizer: Any) -> None:
+    """Raise unless the optimizer is Opacus' plain one, between batches, with no schedule yet."""
     if not isinstance(optimizer, DPOptimizer):
         raise InvalidTypeError(
             "optimizer must be the DPOptimizer that PrivacyEngine.make_private returned, got "
@@ -79,7 +79,7 @@ def sampler_of(data_loader: object) -> Any:
     if getattr(data_loader.collate_fn, "rand_on_empty", None) is not False:
         raise InvalidValueError(
             "data_loader must be made with rand_on_empty=False, got another: a made-up record "
-            "in the place of nobody lets one record move the sum by up to twice the clip norm"
+            "in the place of an empty batch lets one record move the sum by twice the clip norm"
         )
     return sampler
 
@@ -144,7 +144,7 @@ def several_batches(optimizer: Any) -> str | None:
         return None
     return (
         f"a step must have the gradients of one batch, got {accumulated}: call "
-        "optimizer.zero_grad() after every step; large batches go in pieces with Opacus' "
+        "optimizer.zero_grad() after every step; take large batches in microbatches with Opacus' "
         "BatchMemoryManager"
     )
 
@@ -161,7 +161,7 @@ def adaptive_clipping(optimizer: Any) -> str | None:
 
 
 def _is_waiting(parameter: Any) -> bool:
-    """Tell whether clipped gradients were added up here that got no noise yet."""
+    """Return whether there are clipped gradients without noise."""
     clipped = parameter.summed_grad
     return clipped is not None and not hasattr(clipped, "_processed")
 
