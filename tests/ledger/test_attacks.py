@@ -1,6 +1,5 @@
 """Ways to spend what the ledger does not know of, or to make it count too little: all are shut."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +150,6 @@ def test_a_cap_below_what_open_runs_were_promised(tmp_path: Path) -> None:
     ledger.cap(0.01, 1e-5)
     with pytest.raises(BudgetExceededError, match="above the cap"):
         ledger.register(made)
-
-
-def test_a_fork_releases_nothing(tmp_path: Path) -> None:
-    run = private(plan(), new(tmp_path))
-    x, y = next(run.batches())
-    run.backward(functional.cross_entropy(run.model(x), y, reduction="none"))
-    run._releases._process = os.getpid() + 1  # as it is after a fork
-    with pytest.raises(StepError, match="a forked process"):
-        run.optimizer.step()
 
 
 def test_a_ledger_that_is_deleted_on_the_way(tmp_path: Path) -> None:

@@ -92,7 +92,8 @@ def _contributions(
             raise InvalidValueError(output.refusal)
     if looks_at_rows:
         check_own_rows(losses, outputs, at_outputs)
-        memory.losses += ATTEMPTS if recorder.records >= ENOUGH else 1
+        if not all(each.is_constant for each in outputs):
+            memory.losses += ATTEMPTS if recorder.records >= ENOUGH else 1
     if edges and all(gradient is None for gradient in found):
         raise InvalidValueError(
             "losses must come from the calls of the model with this batch, got losses that do not: "
@@ -189,7 +190,7 @@ def _clipped(
     """Clip and add up, in chunks of records where some parameters are computed one by one."""
     records = recorder.records // views
     size = sum(recorder.parameters[name].numel() for name in slow)
-    chunk = min(records, _MOST_ROWS, max(1, KEPT // (size * views)) if slow else records)
+    chunk = min(records, _MOST_ROWS, max(1, KEPT // max(1, size * views)) if slow else records)
     with torch.enable_grad():
         single = losses.unbind() if slow else ()
     found = []
@@ -203,14 +204,13 @@ def _clipped(
             rows = _by_autograd(recorder, single[start * views : stop * views], slow, views)
             chosen = chosen | rows
         sums, norms = clip(chosen, clip_norm) if chosen else ({}, losses.new_zeros(stop - start))
-        if slow and stop - start > 1 and bool(torch.isinf(norms).all()):
-            raise InvalidValueError(
-                f"losses must have finite gradients where {slow[0]} is computed record by record, "
-                "since there a record that is not finite spoils the others: keep such records "
-                "out of the dataset"
-            )
         found.append(ClippedSum(_completed(sums, recorder.parameters), norms))
     whole = joined(found)
+    if slow and records > 1 and bool(torch.isinf(whole.norms).all()):
+        raise InvalidValueError(
+            f"losses must have finite gradients where {slow[0]} is computed record by record: "
+            "a record that is not finite spoils the others there; keep it out of the dataset"
+        )
     return ClippedSum(whole.gradients, whole.norms.to(accumulation_dtype(losses.dtype)))
 
 

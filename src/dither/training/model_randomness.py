@@ -22,12 +22,13 @@ class ModelRandomness:
     """
 
     def __init__(self, source: Source, rank: int) -> None:
-        self._source, self._purpose = source, f"model on rank {rank}"
+        self._source, self._rank = source, rank
         self._states: list[torch.Tensor] = []
 
-    def begin(self, step: int) -> None:
-        """Start the generators of a step."""
-        seed = int(self._source.stream(self._purpose, step).words(1)[0])
+    def begin(self, purpose: str, step: int) -> None:
+        """Start the generators for one purpose of a step: its data, or the model."""
+        stream = self._source.stream(f"{purpose} on rank {self._rank}", step)
+        seed = int(stream.words(1)[0])
         devices = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
         self._states = [torch.Generator(each).manual_seed(seed).get_state() for each in devices]
 

@@ -252,7 +252,8 @@ class Private:
         self._run = self._ranks.on_rank_zero(self._registered)
         self._optimizer_hooks.check()
         sizes: list[int] = []
-        with self._drawing(self.step):
+        self._randomness.begin("loader", self.step)
+        with self._randomness():
             fetched = self._records.batches(self._draws(sizes))
         return ((batch, sizes.pop(0)) for batch in fetched)
 
@@ -274,21 +275,18 @@ class Private:
             sizes.append(draw.size)
             yield draw if draw.size else np.zeros(1, np.int64)
 
-    def _drawing(self, step: int) -> Any:
-        """Return a context with the random numbers of a step."""
-        self._randomness.begin(step)
-        return self._randomness()
-
     def _begin_step(self, fetched: Iterator[tuple[Any, int]]) -> Any:
         check_layers(self.model)
-        self._payments.begin(self.step, self._course.noise_multiplier)
-        with self._drawing(self.step):
+        self._randomness.begin("data", self.step)
+        with self._randomness():
             batch, drawn = next(fetched)
             device = next(self.model.parameters()).device
             batch = mapped(batch, lambda tensor: tensor.to(device))
             step = _Step(drawn, max(drawn, 1))
             if self._augmentation is not None:
                 batch, step.views = self._augmentation.views_of(batch, step.records)
+        self._randomness.begin("model", self.step)
+        self._payments.begin(self.step, self._course.noise_multiplier)
         self._step = step
         self._record(step, step.records)
         return batch

@@ -89,14 +89,17 @@ class FromDataset:
         self._has_warned = False
 
     def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
-        """Yield one batch per draw; workers fetch a few draws ahead."""
+        """Return one batch per draw; workers begin at once to fetch a few draws ahead."""
         loader: DataLoader[Any] = DataLoader(
             self.dataset,
             batch_sampler=(draw.tolist() for draw in draws),
             collate_fn=self._collate,
             num_workers=self._workers,
         )
-        for batch, finding in loader:
+        return self._checked(iter(loader))
+
+    def _checked(self, fetched: Iterator[tuple[Any, Finding | None]]) -> Iterator[Any]:
+        for batch, finding in fetched:
             self._report(finding)
             yield plain(batch, lambda leaf: leaf)
 

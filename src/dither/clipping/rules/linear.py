@@ -1,5 +1,7 @@
 """Linear layers, with any number of dimensions between the records and the features."""
 
+from math import prod
+
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,7 +22,7 @@ def linear(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
 
 def terms(tensor: Tensor) -> Tensor:
     """Join everything between records and features: records × terms × features."""
-    return tensor.reshape(len(tensor), -1, tensor.shape[-1]).contiguous()
+    return tensor.reshape(len(tensor), prod(tensor.shape[1:-1]), tensor.shape[-1]).contiguous()
 
 
 def over_terms(tensor: Tensor) -> Tensor:
