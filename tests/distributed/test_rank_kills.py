@@ -16,15 +16,15 @@ WORKER = "tests.distributed.killed_rank"
 
 
 def check_kills(folder: Path, kills: int, steps: int) -> None:
-    run, releases, dice = folder / "run", folder / "releases", np.random.default_rng(2)
+    run, releases, rng = folder / "run", folder / "releases", np.random.default_rng(2)
     for number in range(kills):
         size = 2 + number % 2
         before = count(releases)
         processes = started(size, WORKER, run, releases, str(steps))
         while all(each.poll() is None for each in processes) and count(releases) == before:
             time.sleep(0.002)
-        time.sleep(dice.uniform(0.0, 0.4))
-        killed = processes[int(dice.integers(size))]
+        time.sleep(rng.uniform(0.0, 0.4))
+        killed = processes[int(rng.integers(size))]
         assert killed.poll() is None
         killed.send_signal(signal.SIGKILL)
         since = time.monotonic()

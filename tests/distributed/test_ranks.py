@@ -1,4 +1,4 @@
-"""Ranks do what one process does: the same sums, the noise once, a coin for every record."""
+"""Ranks do what one process does: the same sums, the noise once, independent draws."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def taken(folder: Path) -> list[np.ndarray]:
 
 
 def fits(taken: np.ndarray, rate: float) -> bool:
-    """Whether records are drawn by coins of that rate: χ² over records, false alarm in 10^9."""
+    """Whether records are drawn with that probability: χ² over records, false alarm in 10^9."""
     steps, records = taken.shape
     counts = taken.sum(axis=0)
     energy = ((counts - rate * steps) ** 2 / (steps * rate * (1.0 - rate))).sum()
@@ -100,7 +100,7 @@ def fits(taken: np.ndarray, rate: float) -> bool:
     return bool(low <= energy <= high)
 
 
-def test_every_record_has_a_coin_of_its_own(taken: list[np.ndarray]) -> None:
+def test_every_record_is_drawn_independently(taken: list[np.ndarray]) -> None:
     drawn = np.concatenate(taken, axis=1)
     assert drawn.shape == (cases.DRAWS, sum(cases.SHARDS))
     assert fits(drawn, cases.RATE)
@@ -112,7 +112,7 @@ def test_every_record_has_a_coin_of_its_own(taken: list[np.ndarray]) -> None:
 
 
 def independent(one: np.ndarray, two: np.ndarray) -> bool:
-    """Whether two records' draws agree no more often than coins do, over all pairs."""
+    """Whether two records' draws agree no more often than independent ones, over all pairs."""
     rate, pairs = cases.RATE, one.shape[1] * two.shape[1]
     both = float((one.sum(1) * two.sum(1)).sum())
     expected = rate**2 * pairs * len(one)
@@ -123,7 +123,7 @@ def independent(one: np.ndarray, two: np.ndarray) -> bool:
     return bool(abs(both - expected) < 6.0 * spread)
 
 
-def test_ranks_toss_coins_of_their_own(taken: list[np.ndarray]) -> None:
+def test_ranks_draw_independently(taken: list[np.ndarray]) -> None:
     first, second = taken[0][:, :10], taken[1]
     assert independent(first, second)
     assert not independent(np.concatenate([second] * 3, axis=1), second)
