@@ -39,13 +39,14 @@ def clipped_sum(
     (per-sample) gradients are formed only where that is cheaper, a few records at a time.
 
     Guarantees:
-        - No record contributes more than ``clip_norm``·(1 + 1e-5), rounding included.
+        - No record contributes more than ``clip_norm``·(1 + 1e-4), rounding included: a tenth of
+          what the noise is made wider by.
         - A record whose gradient is NaN or infinite counts as zero and leaves the others alone.
         - Every path from the loss to a parameter is accounted for on every batch; parameters that
           no rule covers are computed record by record, with a :class:`FallbackWarning` once. What
           a model does for the first time is compared with plain autograd.
-        - When a model is first seen, its call is repeated with other records: models and losses
-          in which a record depends on another one are refused.
+        - When a model is first seen, its call is tried with other records before: models and
+          losses in which a record depends on another one are refused.
         - The model carries no hooks or wrappers afterwards.
 
     Args:

@@ -20,6 +20,9 @@ from dither.clipping.contributions.rounding import (
 TERMS = 64
 """Terms that are added up at a time where the rounding of their sum matters."""
 
+NARROW = 16
+"""Products with fewer rows or columns than this add up all of their terms in a single run."""
+
 KEPT = 2**25
 """Per-record gradients of a convolution are kept if they are no more numbers than this, …"""
 
@@ -192,6 +195,8 @@ class Outer(Contribution):
             rights = right[:, block : block + TERMS]
             if block == 0:
                 torch.bmm(lefts, rights, out=into)
+            elif min(self.height, self.right.width) < NARROW:
+                into.add_(torch.bmm(lefts, rights))
             else:
                 into.baddbmm_(lefts, rights)
 
@@ -212,8 +217,15 @@ def _weighted_product(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
     terms = left.shape[0] // weights.shape[0]
     scale = (weights if terms == 1 else weights.repeat_interleave(terms)).unsqueeze(1)
     if left.shape[1] < right.shape[1]:
-        return (left * scale).t() @ right
-    return left.t() @ (right * scale)
+        left = left * scale
+    else:
+        right = right * scale
+    if terms <= TERMS or min(left.shape[1], right.shape[1]) >= NARROW:
+        return left.t() @ right
+    whole = len(left) // TERMS * TERMS
+    lefts, rights = (each[:whole].unflatten(0, (-1, TERMS)) for each in (left, right))
+    total: Tensor = (lefts.transpose(1, 2) @ rights).sum(0)
+    return total.add_(left[whole:].t() @ right[whole:])
 
 
 def _joined(factor: Tensor, views: int) -> Tensor:
