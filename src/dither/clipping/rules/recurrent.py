@@ -27,7 +27,10 @@ def recurrent(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder) 
     inputs, states, weights, *settings = use.args
     if not isinstance(weights, list | tuple) or inputs.dim() != 3:
         raise UnseenUseError(f"{use.name} has packed sequences, or inputs without records")
-    axis = 0 if settings[-1] else 1
+    _, _, dropout, is_training, _, batch_first = settings
+    if dropout and is_training:
+        raise UnseenUseError(f"{use.name} has dropout, which would be drawn again")
+    axis = 0 if batch_first else 1
     held = [tensor for tensor in weights if recorder.stands_for_parameters(tensor)]
 
     def part(tensor: Tensor, record: int, along: int) -> Tensor:
