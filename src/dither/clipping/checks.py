@@ -44,6 +44,8 @@ def check_own_rows(
             continue
         half = torch.zeros_like(whole) if half is None else half
         readings = list(_by_record(whole, half, records))
+        if readings and len(whole) != records and not _shares_rows(whole, half):
+            continue
         if readings and not any(_is_own(*pair, chosen.to(whole.device)) for pair in readings):
             raise InvalidValueError(
                 "losses must be one per record, each from the model's outputs for its own record, "
@@ -71,6 +73,16 @@ def _is_own(whole: Tensor, half: Tensor, chosen: Tensor) -> bool:
     """Return whether half of the losses give all of the gradient of their rows, and no other."""
     expected = torch.where(chosen[:, None], whole, torch.zeros_like(whole))
     return bool((~_far(half, expected, whole)).all())
+
+
+def _shares_rows(whole: Tensor, half: Tensor) -> bool:
+    """Return whether a row gets gradients from both halves of the losses.
+
+    Several rows per record may be of another number for each, so that nobody knows whose they are.
+    """
+    whole, half = whole.flatten(1), half.flatten(1)
+    nothing = torch.zeros_like(whole)
+    return bool((_far(half, nothing, whole) & _far(whole - half, nothing, whole)).any())
 
 
 def _far(found: Tensor, expected: Tensor, scale: Tensor) -> Tensor:

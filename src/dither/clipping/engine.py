@@ -92,7 +92,8 @@ def _contributions(
             raise InvalidValueError(output.refusal)
     if looks_at_rows:
         check_own_rows(losses, outputs, at_outputs)
-        if not all(each.is_constant for each in outputs):
+        seen = [g is not None and bool(torch.isfinite(g).all()) for g in at_outputs]
+        if any(ok and not each.is_alike for ok, each in zip(seen, outputs, strict=True)):
             memory.losses += ATTEMPTS if recorder.records >= ENOUGH else 1
     if edges and all(gradient is None for gradient in found):
         raise InvalidValueError(

@@ -7,7 +7,7 @@ the edge of the graph at which its output's gradient will be asked for; what is 
 parameters alone (a transposed weight, a slice of a position table) stands for its parameters.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -112,7 +112,7 @@ class Recorder(TorchFunctionMode):
         self.uses: list[Use] = []
         self.derived: dict[int, Derived] = {}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
-        self._moved: dict[int, bool] = {}  # of every tensor that comes from the batch
+        self._moved: dict[int, bool] = {}  # of tensors from the batch: may rows be elsewhere?
         self._outputs: list[Tensor] = []  # an id must not be given away while it is known
         self._inside_layers, self._looking_away = 0, False
 
@@ -142,17 +142,22 @@ class Recorder(TorchFunctionMode):
             self._note(Seen(func, args, kwargs, before, made))
         return output
 
-    def begin_call(self, arguments: Any) -> None:
+    def begin_call(self, arguments: Any, ragged: Collection[int]) -> None:
         """Follow what a module is called with, where it has rows of the batch.
 
-        Several rows per record are looked for only if no argument has one.
+        Several rows per record are looked for only if no argument has one. They may be of
+        different numbers for each record, so that nothing is known of their places.
+
+        Args:
+            arguments: of the call.
+            ragged: positions of tensors that had another number of rows in other batches.
         """
-        rows = [tensor for tensor in tensors(arguments) if self._has_rows(tensor)]
-        single = [tensor for tensor in rows if len(tensor) == self.records]
-        for tensor in single or rows:
+        rows = {k: t for k, t in enumerate(tensors(arguments)) if self._has_rows(t)}
+        single = {k: t for k, t in rows.items() if len(t) == self.records}
+        for place, tensor in (single or rows).items():
             if id(tensor) not in self._moved:
                 self._outputs.append(tensor)
-                self._moved[id(tensor)] = False
+                self._moved[id(tensor)] = not single or place in ragged
 
     def end_call(self, outputs: list[Tensor]) -> None:
         """Forget what was computed inside a call, but for its outputs."""
@@ -203,7 +208,7 @@ class Recorder(TorchFunctionMode):
         rows = tensor.dim() > 0 and len(tensor) > 0 and len(tensor) % self.records == 0
         return rows and not self.stands_for_parameters(tensor)
 
-    def _comes_from_batch(self, tensor: Tensor) -> bool:
+    def comes_from_batch(self, tensor: Tensor) -> bool:
         """Return whether a tensor has rows of the batch, as far as is known.
 
         A function that torch does not show, such as a custom autograd function, leaves tensors of
@@ -213,12 +218,12 @@ class Recorder(TorchFunctionMode):
             return True
         unknown = tensor.requires_grad and tensor.grad_fn is not None and self._has_rows(tensor)
         if unknown:
-            self._moved[id(tensor)] = False
+            self._moved[id(tensor)] = len(tensor) != self.records
         return unknown
 
     def _note(self, seen: Seen) -> None:
         given = [tensor for tensor, _, _ in seen.given]
-        batch = frozenset(id(tensor) for tensor in given if self._comes_from_batch(tensor))
+        batch = frozenset(id(tensor) for tensor in given if self.comes_from_batch(tensor))
         held = [tensor for tensor in given if self.stands_for_parameters(tensor)]
         wide_enough = seen.made[0].shape[:1] == (self.records,)
         spread = bool(held) and seen.function in _EXPANDING and wide_enough

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from dither.clipping.batch import tensors_anywhere, trainable
+from dither.clipping.batch import tensors, tensors_anywhere, trainable
 from dither.clipping.recorder import Recorder
 from dither.clipping.registry import has_rule_as_layer
-from dither.clipping.rows import Snapshot, Verdict
+from dither.clipping.rows import Snapshot, Trial, Verdict
 
 _Held: TypeAlias = tuple[str, bool, Tensor, int]
 """A parameter or buffer: its name, whether it is a parameter, itself, its version counter."""
@@ -38,11 +38,13 @@ class Output:
 
     Attributes:
         edge: where its gradient will be asked for.
-        is_constant: whether no record changes it.
+        is_alike: whether no record changed it when the call was tried.
+        is_constant: whether no record can change it.
         refusal: why it must not lead to losses.
     """
 
     edge: GradientEdge
+    is_alike: bool
     is_constant: bool
     refusal: str | None
 
@@ -53,6 +55,7 @@ class Memory:
 
     Attributes:
         calls: kind of call → what repeating it has shown, and how often that was done.
+        ragged: kind of call → positions of arguments without one row per record.
         verified: parameter → keys of the uses whose sum was compared with plain autograd.
         failed: (parameter, keys) → why the rules cannot compute it.
         losses: how often losses were seen to depend on their own records alone.
@@ -60,6 +63,7 @@ class Memory:
     """
 
     calls: dict[object, tuple[Verdict, int]] = field(default_factory=dict)
+    ragged: dict[object, set[int]] = field(default_factory=dict)
     verified: dict[str, set[object]] = field(default_factory=dict)
     failed: dict[tuple[str, frozenset[object]], str] = field(default_factory=dict)
     losses: int = 0
@@ -88,7 +92,7 @@ class Recording:
         self.memory = memory
         self._model, self._randomness = model, randomness
         self._drawing: AbstractContextManager[None] = nullcontext()
-        self._snapshot: Snapshot | None = None
+        self._trial: Trial | None = None
         self._state: list[_Held] = []
 
     @cached_property
@@ -97,19 +101,29 @@ class Recording:
         return Recorder(trainable(self._model), self.records)
 
     def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Record what happens from here on."""
+        """Try the call if it is of a kind that was not seen before; record what happens then."""
         self._drawing = self._randomness()
         self._drawing.__enter__()
         self._state = _held(self._model)
-        found, times = self.memory.calls.get(_kind(module, args, kwargs), (None, 0))
+        kind = _kind(module, args, kwargs)
+        found, times = self.memory.calls.get(kind, (None, 0))
         is_known = found is not None and (found.is_final or times >= ATTEMPTS)
         if not is_known and self.records > 1:
-            self._snapshot = Snapshot(self._model, args, kwargs)
-        self.recorder.begin_call((args, kwargs))
+            try:
+                self._trial = Snapshot(self._model, args, kwargs).check(
+                    module, self.records, found, times
+                )
+            except BaseException:  # such as an interrupt: the call will not begin
+                self._drawing.__exit__(None, None, None)
+                raise
+        ragged = self.memory.ragged.setdefault(kind, set())
+        lengths = [tensor.shape[:1] for tensor in tensors((args, kwargs))]
+        ragged |= {place for place, size in enumerate(lengths) if size != (self.records,)}
+        self.recorder.begin_call((args, kwargs), ragged)
         self.recorder.__enter__()  # type: ignore[no-untyped-call] # torch's
 
     def end_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Stop recording; repeat the call if it is of a kind that was not seen before."""
+        """Stop recording, and note what is known of the outputs."""
         self.recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call] # torch's
         try:
             made = tensors_anywhere(output)
@@ -119,26 +133,26 @@ class Recording:
             for place, tensor in enumerate(made):
                 if tensor.requires_grad:
                     refusal = _MIXED if place in verdict.mixed else verdict.refusal
-                    edge = get_gradient_edge(tensor)
-                    self.outputs.append(Output(edge, place in verdict.constants, refusal))
+                    edge, is_alike = get_gradient_edge(tensor), place in verdict.constants
+                    is_constant = is_alike and not self.recorder.comes_from_batch(tensor)
+                    self.outputs.append(Output(edge, is_alike, is_constant, refusal))
         finally:
-            self._snapshot, self._state = None, []
+            self._trial, self._state = None, []
             self._drawing.__exit__(None, None, None)
 
     def _verdict(self, module: nn.Module, args: Any, kwargs: Any, made: list[Tensor]) -> Verdict:
         kind = _kind(module, args, kwargs)
         verdict, times = self.memory.calls.get(kind, (Verdict(), 0))
-        records = self.records
         written, is_parameter = _changes(self._state, _held(self._model))
         if is_parameter:
             return Verdict(
                 "model must leave its parameters to the optimizer, but its forward pass writes to "
                 f"{min(written)}: what it writes from the records would be released without noise"
             )
-        if self._snapshot is not None:
-            verdict = self._snapshot.check(module, made, records, verdict)
-        elif not written <= verdict.buffers and records > 1:
-            verdict = Snapshot(self._model, args, kwargs).check(module, None, records, verdict)
+        if self._trial is not None:
+            verdict = self._trial.verdict_on(module, made)
+        elif not written <= verdict.buffers and self.records > 1:
+            verdict = Snapshot(self._model, args, kwargs).check(module, self.records).verdict
         else:
             return verdict
         self.memory.calls[kind] = verdict, times + 1
@@ -180,9 +194,9 @@ class ModelHooks:
         if self._outermost is None:
             if not torch.is_grad_enabled():
                 return
-            self._outermost, self._depth = module, 1
             with self._paused() as recording:
                 recording.begin_call(module, args, kwargs)
+            self._outermost, self._depth = module, 1
         elif module is self._outermost:
             self._depth += 1
         if has_rule_as_layer(module):

@@ -25,11 +25,12 @@ class Augmentation:
             raise InvalidValueError(
                 "augment needs a dataset of (inputs, targets, …) whose inputs are one tensor"
             )
-        inputs = batch[0]
-        snapshot = Snapshot(nn.Module(), (inputs,), {})
-        made = _checked(self._augment(inputs), inputs)
+        inputs, trial = batch[0], None
         if not self._is_checked and records > 1:
-            if snapshot.check(self._augment, [made], records).mixed:
+            trial = Snapshot(nn.Module(), (inputs,), {}).check(self._augment, records)
+        made = _checked(self._augment(inputs), inputs)
+        if trial is not None:
+            if trial.verdict_on(self._augment, [made]).mixed:
                 raise InvalidValueError(
                     "augment must make the views of a record from that record alone, and from "
                     "torch's random numbers, but they change when other records of the batch do"
