@@ -1,20 +1,27 @@
 """How a clipped sum is compared with the truth: a loop over single records in float64."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from dither.clipping import ClippedSum, FallbackWarning, clipped_sum
-from dither.clipping.batch import forward, take
+from dither.clipping import ClippedSum, FallbackWarning, clipped_sum, engine
+from dither.clipping.batch import forward, mapped, take, tensors
+from dither.clipping.recording import Memory, ModelHooks, Recording
+from dither.validate import InvalidValueError
+
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """One loss a record; a sequence's is the mean over its tokens."""
+    """One loss per record; a sequence's is the mean over its tokens."""
     if outputs.dim() == 2:
         return F.cross_entropy(outputs, targets, reduction="none")
     flat = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
@@ -29,6 +36,35 @@ def squares(outputs: Any, targets: Any) -> Tensor:
     return (flat * weights).sum(1) + 0.1 * (flat**2).sum(1)
 
 
+@dataclass
+class Watched:
+    """What the engine did: warnings, and the parameters that it computed record by record."""
+
+    slow: set[str] = field(default_factory=set)
+    fallbacks: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    """Watch what the engine does, and keep its warnings."""
+    seen = Watched()
+    by_autograd = engine._by_autograd
+
+    def spy(recorder: Any, losses: Any, names: list[str], views: int) -> Any:
+        seen.slow |= {*names}
+        return by_autograd(recorder, losses, names, views)
+
+    with mock.patch.object(engine, "_by_autograd", spy), warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        try:
+            yield seen
+        finally:
+            for each in w:
+                is_fallback = issubclass(each.category, FallbackWarning)
+                (seen.fallbacks if is_fallback else seen.others).append(str(each.message))
+
+
 def quietly(*arguments: Any, **settings: Any) -> ClippedSum:
     """A clipped sum, without the warnings that something is slow."""
     with warnings.catch_warnings():
@@ -36,16 +72,56 @@ def quietly(*arguments: Any, **settings: Any) -> ClippedSum:
         return clipped_sum(*arguments, **settings)
 
 
+def refusal_of(*arguments: Any, **settings: Any) -> str | None:
+    """Why a clipped sum is refused; None if it is not."""
+    try:
+        quietly(*arguments, **{"clip_norm": 1.0} | settings)
+    except InvalidValueError as error:
+        return str(error)
+    return None
+
+
+def in_a_loop(
+    model: nn.Module,
+    losses: Callable[[], Tensor],
+    records: int,
+    *,
+    clip_norm: float,
+    memory: Memory | None = None,
+) -> ClippedSum:
+    """The clipped sum of losses that a loop of one's own computes: any calls, any arguments."""
+    hooks = ModelHooks(model)
+    try:
+        recording = Recording(model, records, Memory() if memory is None else memory)
+        hooks.begin(recording)
+        found = losses()
+        hooks.begin(None)
+        return engine.clipped_recording(recording, found, clip_norm)
+    finally:
+        hooks.remove()
+
+
 def by_loop(
     model: nn.Module, loss: Any, inputs: Any, targets: Any, clip_norm: float, records: int
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The definition: every record alone through plain autograd, clipped, added up."""
+    return by_losses(
+        model,
+        lambda one: loss(forward(model, take(inputs, one)), take(targets, one)),
+        clip_norm,
+        records,
+    )
+
+
+def by_losses(
+    model: nn.Module, losses: Callable[[slice], Tensor], clip_norm: float, records: int
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The same for losses that are a function of the chosen record."""
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
     sums = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in parameters.items()}
     norms = []
     for record in range(records):
-        one = slice(record, record + 1)
-        value = loss(forward(model, take(inputs, one)), take(targets, one)).sum()
+        value = losses(slice(record, record + 1)).sum()
         found: tuple[Tensor | None, ...] = torch.autograd.grad(
             value, list(parameters.values()), allow_unused=True
         )
@@ -59,6 +135,15 @@ def by_loop(
         for name, gradient in zip(parameters, gradients, strict=True):
             sums[name] += factor * gradient.double()
     return sums, torch.stack(norms)
+
+
+def by_autograd(model: nn.Module, losses: Tensor) -> dict[str, Tensor]:
+    """The gradient of the plain sum of the losses."""
+    named = dict(model.named_parameters())
+    found = torch.autograd.grad(
+        losses.sum(), list(named.values()), allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(named, found, strict=True))
 
 
 def distance(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
@@ -76,44 +161,50 @@ def assert_right(
     loss: Any = cross_entropy,
     *,
     fallback: str | None = None,
+    slow: Collection[str] = (),
+    before: Any = None,
     **settings: Any,
 ) -> ClippedSum:
-    """Compare the fast engine and the oracle with a loop, in float64 and in float32."""
+    """Compare the fast engine and the reference with a loop, in float64 and in float32.
+
+    Args:
+        model: the model; a copy is used.
+        inputs: of the batch.
+        targets: of the batch.
+        loss: one value per record.
+        fallback: a part of a warning that must be given; without it, none may be given.
+        slow: the parameters that are computed record by record, all of them.
+        before: (inputs, targets) of a batch that the engine sees first.
+        settings: for `clipped_sum`.
+    """
     exact = deepcopy(model).double()
-    wide = _cast(inputs, torch.float64)
-    records = len(next(iter(_leaves(inputs))))
+    wide = cast(inputs, torch.float64)
+    records = len(tensors(inputs)[0])
     _, norms = by_loop(exact, loss, wide, targets, float("inf"), records)
     clip_norm = float(norms.median()) or 1.0
     expected, norms = by_loop(exact, loss, wide, targets, clip_norm, records)
-    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
-        cast = deepcopy(model).to(dtype)
-        batch = _cast(inputs, dtype)
-        for engine in ("oracle", "fast"):
-            with warnings.catch_warnings(record=True) as told:
-                warnings.simplefilter("always")
+    for dtype, tolerance in TOLERANCES.items():
+        own = deepcopy(model).to(dtype)
+        batch = cast(inputs, dtype)
+        for kind in ("reference", "fast"):
+            with watched() as seen:
+                if before is not None:
+                    earlier = cast(before[0], dtype), before[1]
+                    clipped_sum(own, loss, *earlier, clip_norm=clip_norm, engine=kind)
+                seen.slow.clear()
                 total = clipped_sum(
-                    cast, loss, batch, targets, clip_norm=clip_norm, engine=engine, **settings
+                    own, loss, batch, targets, clip_norm=clip_norm, engine=kind, **settings
                 )
-            assert distance(total.gradients, expected) < tolerance, (engine, dtype)
+            assert distance(total.gradients, expected) < tolerance, (kind, dtype)
             assert bool(((total.norms.double() - norms).abs() <= tolerance * norms).all())
-            messages = [str(w.message) for w in told if issubclass(w.category, FallbackWarning)]
-            if engine == "fast":
-                assert (fallback is None) == (not messages), messages
-                assert fallback is None or any(fallback in message for message in messages)
-            others = [w for w in told if not issubclass(w.category, FallbackWarning)]
-            assert not others, [str(w.message) for w in others]
+            assert not seen.others, seen.others
+            if kind == "fast":
+                assert (fallback is None) == (not seen.fallbacks), seen.fallbacks
+                assert fallback is None or any(fallback in each for each in seen.fallbacks), seen
+                assert seen.slow == {*slow}
     return total
 
 
-def _leaves(batch: Any) -> list[Tensor]:
-    if isinstance(batch, dict):
-        return list(batch.values())
-    return list(batch) if isinstance(batch, tuple) else [batch]
-
-
-def _cast(batch: Any, dtype: torch.dtype) -> Any:
-    if isinstance(batch, dict):
-        return {key: _cast(value, dtype) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_cast(value, dtype) for value in batch)
-    return batch.to(dtype) if batch.is_floating_point() else batch
+def cast(batch: Any, dtype: torch.dtype) -> Any:
+    """The batch with its floating-point tensors in another type."""
+    return mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)

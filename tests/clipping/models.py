@@ -220,3 +220,15 @@ class Mixing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(x - x.mean(0))
+
+
+class TiedLayers(nn.Module):
+    """Two layers with one weight, each with a bias of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))

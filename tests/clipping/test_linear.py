@@ -1,4 +1,4 @@
-"""The direct path of linear models against the oracle, record by record."""
+"""The direct path of linear models against the reference, record by record."""
 
 from collections.abc import Callable
 from typing import Any
@@ -67,12 +67,12 @@ def test_equals_the_oracle(kind: str, clip_norm: float) -> None:
     outputs, y, residuals, loss = targets(kind)
     x = records()
     model = nn.Linear(COLUMNS, outputs, bias=False).double()
-    truth = clipped_sum(model, loss, x, y, clip_norm=clip_norm, engine="oracle")
+    truth = clipped_sum(model, loss, x, y, clip_norm=clip_norm, engine="reference")
     drawn = np.flatnonzero(np.arange(RECORDS) % 3 != 1)
     weight = model.weight.detach().T
     for chosen in (np.arange(RECORDS), drawn):
         some = torch.from_numpy(chosen)
-        truth = clipped_sum(model, loss, x[some], y[some], clip_norm=clip_norm, engine="oracle")
+        truth = clipped_sum(model, loss, x[some], y[some], clip_norm=clip_norm, engine="reference")
         scale = float(truth.gradients["weight"].abs().max())
         for rows in (DenseRows(x), SparseRows(sparse.csr_array(x.numpy()))):
             found = linear_clipped_sum(rows, weight, residuals, chosen, clip_norm)
@@ -85,7 +85,7 @@ def test_the_comparison_finds_gradients_that_are_not_clipped() -> None:
     outputs, y, residuals, loss = targets("softmax")
     x = records()
     model = nn.Linear(COLUMNS, outputs, bias=False).double()
-    truth = clipped_sum(model, loss, x, y, clip_norm=0.1, engine="oracle")
+    truth = clipped_sum(model, loss, x, y, clip_norm=0.1, engine="reference")
     every = np.arange(RECORDS)
     loose = linear_clipped_sum(DenseRows(x), model.weight.detach().T, residuals, every, 0.11)
     assert float((loose.gradients["weight"].T - truth.gradients["weight"]).abs().max()) > 1e-3
@@ -132,7 +132,7 @@ def test_an_empty_draw_is_zero() -> None:
     assert not none.gradients["weight"].any()
 
 
-def test_many_pieces_are_one_sum() -> None:
+def test_many_microbatches_are_one_sum() -> None:
     x, y = torch.randn(10_000, 3, dtype=torch.float64), np.zeros((10_000, 1))
     residuals, weight = by_score.squared_residuals(y), torch.ones(3, 1, dtype=torch.float64)
     found = linear_clipped_sum(DenseRows(x), weight, residuals, np.arange(10_000), 1e9)

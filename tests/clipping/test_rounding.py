@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from dither.clipping import clipped_sum
 
+PAID = 1e-4
+"""What a record may contribute beyond the clip norm: a tenth of what `release.margin` pays for."""
+
 
 def contribution(model: nn.Module, x: Tensor, clip_norm: float) -> float:
     """What one record contributes in truth: its clip factor times its gradient in float64."""
@@ -52,7 +55,28 @@ def test_no_record_contributes_more_than_the_clip_norm(
     x = x + 0.1 * torch.randn_like(x) if noisy else x
     half = terms // 2
     x[:, terms - half :] = x[:, :half] * (1.0 - 10.0**closeness)
-    assert contribution(model, x, clip_norm=0.5) <= 1.0 + 1e-5
+    assert contribution(model, x, clip_norm=0.5) <= 1.0 + PAID
+
+
+@pytest.mark.parametrize("shape", [(60, 3), (20, 3), (8, 8), (12, 300), (16, 16), (100, 200)])
+@pytest.mark.parametrize(("terms", "value"), [(491, 0.625), (1468, 1.375), (5816, 1.51766943)])
+def test_equal_terms_do_not_pile_up(shape: tuple[int, int], terms: int, value: float) -> None:
+    """Narrow products add up all of their terms in a single run: thousands of roundings."""
+    model = nn.Linear(*shape, bias=False)
+    x = torch.full((1, terms, shape[0]), value)
+    half = terms // 2
+    x[:, terms - half :] = x[:, :half] * 0.9
+    assert contribution(model, x, clip_norm=0.5) <= 1.0 + PAID
+
+
+def test_a_single_run_of_a_narrow_product_would_be_found() -> None:
+    left, right = torch.ones(5816, 3), torch.full((5816, 20), 1.51766943)
+    left[2908:], right[2908:] = -1.0, 0.9 * right[2908:]
+    exact = left.double().t() @ right.double()
+    single_run = torch.zeros(3, 20)
+    for one, two in zip(left, right, strict=True):
+        single_run += torch.outer(one, two)
+    assert float((single_run - exact).norm() / exact.norm()) > 2.0 * PAID
 
 
 def test_the_constructed_record_of_which_inner_products_lose_the_norm() -> None:
@@ -115,7 +139,7 @@ def test_squares_that_vanish_in_float32_are_not_forgotten(
     model = Scaled(4, 1000)
     ordinary = torch.randn(4, 4), torch.rand(4, 1000) + 0.5
     record = torch.full((1, 4), large), torch.full((1, 1000), small)
-    assert share(model, summed, ordinary, record, clip_norm) <= 1.0 + 1e-5
+    assert share(model, summed, ordinary, record, clip_norm) <= 1.0 + PAID
 
 
 class Bag(nn.Module):
@@ -136,7 +160,7 @@ def test_a_token_whose_gradients_cancel(size: float) -> None:
     weights[:, 1] = torch.randn(6) - weights[:, 0]
     ids = torch.zeros(1, 2).long()
     ordinary = torch.randint(5, (4, 2)), torch.randn(4, 2, 6)
-    assert share(Bag(), summed, ordinary, (ids, weights), 0.5) <= 1.0 + 1e-5
+    assert share(Bag(), summed, ordinary, (ids, weights), 0.5) <= 1.0 + PAID
 
 
 @pytest.mark.parametrize("terms", [1734, 20_000])
@@ -144,7 +168,7 @@ def test_a_token_that_is_repeated_very_often(terms: int) -> None:
     weights = torch.full((1, terms, 6), 0.3)
     ordinary = torch.randint(5, (4, terms)), torch.rand(4, terms, 6)
     record = torch.ones(1, terms).long(), weights
-    assert share(Bag(), summed, ordinary, record, 0.5) <= 1.0 + 1e-5
+    assert share(Bag(), summed, ordinary, record, 0.5) <= 1.0 + PAID
 
 
 class Difference(nn.Module):
@@ -162,7 +186,7 @@ def test_a_layer_used_twice_whose_gradients_cancel(offset: float) -> None:
     one = offset + torch.randn(1, 30)
     ordinary = torch.randn(4, 30), torch.randn(4, 30)
     record = one, one + torch.randn(1, 30)
-    assert share(Difference(), summed, ordinary, record, 0.5) <= 1.0 + 1e-5
+    assert share(Difference(), summed, ordinary, record, 0.5) <= 1.0 + PAID
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e5])
@@ -209,7 +233,7 @@ def test_autocast_around_the_call_does_not_reach_the_sums() -> None:
         quietly(model, cross_entropy, x, y, clip_norm=0.1)
         for record in range(20):
             one = slice(record, record + 1)
-            for engine in ("fast", "oracle"):
+            for engine in ("fast", "reference"):
                 total = quietly(model, cross_entropy, x[one], y[one], clip_norm=0.1, engine=engine)
                 norm = torch.cat([t.flatten() for t in total.gradients.values()]).norm()
-                assert float(norm) <= 0.1 * (1.0 + 1e-5)
+                assert float(norm) <= 0.1 * (1.0 + PAID)

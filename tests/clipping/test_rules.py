@@ -13,6 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from dither.clipping import attention
 
 few = settings(max_examples=8)
+fewer = settings(max_examples=3)
 sizes = st.integers(1, 5)
 records = st.integers(1, 5)
 
@@ -165,7 +166,7 @@ def test_attention_is_pytorchs_own() -> None:
             torch.testing.assert_close(mine, theirs)
 
 
-@few
+@fewer
 @given(records, st.integers(2, 4), sizes)
 def test_bare_parameters_entry_by_entry(count: int, terms: int, width: int) -> None:
     x = torch.rand(count, terms, width) + 0.5
@@ -184,7 +185,7 @@ def test_bare_parameters_entry_by_entry(count: int, terms: int, width: int) -> N
             check(Applied(function, *shape), x)
 
 
-@few
+@fewer
 @given(records, st.integers(2, 4), st.integers(2, 5))
 def test_bare_parameters_that_are_spread_or_derived(count: int, terms: int, width: int) -> None:
     x = torch.randn(count, terms, width)
