@@ -115,6 +115,7 @@ class Recorder(TorchFunctionMode):
         self._moved: dict[int, bool] = {}  # of tensors from the batch: may rows be elsewhere?
         self._outputs: list[Tensor] = []  # an id must not be given away while it is known
         self._inside_layers, self._looking_away = 0, False
+        self._listener: object = None
 
     def __torch_function__(
         self,
@@ -164,6 +165,16 @@ class Recorder(TorchFunctionMode):
         self._outputs = [*self._outputs, *outputs]
         known = {id(tensor) for tensor in self._outputs}
         self._moved = {key: moved for key, moved in self._moved.items() if key in known}
+
+    def start(self, listener: object) -> None:
+        """Be active, and keep alive who waits for the end of the call."""
+        self._listener = listener
+        self.__enter__()  # type: ignore[no-untyped-call] # torch's
+
+    def stop(self) -> None:
+        """Be active no more."""
+        self._listener = None
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call] # torch's
 
     def enter_layer(self) -> None:
         """Look away: a layer with a rule of its own begins."""

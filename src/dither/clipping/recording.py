@@ -120,11 +120,9 @@ class Recording:
         lengths = [tensor.shape[:1] for tensor in tensors((args, kwargs))]
         ragged |= {place for place, size in enumerate(lengths) if size != (self.records,)}
         self.recorder.begin_call((args, kwargs), ragged)
-        self.recorder.__enter__()  # type: ignore[no-untyped-call] # torch's
 
     def end_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Stop recording, and note what is known of the outputs."""
-        self.recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call] # torch's
         try:
             made = tensors_anywhere(output)
             self.recorder.end_call(made)
@@ -137,8 +135,12 @@ class Recording:
                     is_constant = is_alike and not self.recorder.comes_from_batch(tensor)
                     self.outputs.append(Output(edge, is_alike, is_constant, refusal))
         finally:
-            self._trial, self._state = None, []
-            self._drawing.__exit__(None, None, None)
+            self.leave_call()
+
+    def leave_call(self) -> None:
+        """Put random numbers and the state of a call away."""
+        self._trial, self._state = None, []
+        self._drawing.__exit__(None, None, None)
 
     def _verdict(self, module: nn.Module, args: Any, kwargs: Any, made: list[Tensor]) -> Verdict:
         kind = _kind(module, args, kwargs)
@@ -180,12 +182,16 @@ class ModelHooks:
 
     def remove(self) -> None:
         """Take the hooks away."""
-        self.recording = None
+        self.begin(None)
         for handle in self._handles:
             handle.remove()
 
     def begin(self, recording: Recording | None) -> None:
         """Report to another recording, or to none."""
+        if self.recording is not None and self._outermost is not None:
+            # The call was interrupted, and torch calls no hooks then.
+            self.recording.recorder.stop()
+            self.recording.leave_call()
         self.recording, self._outermost, self._depth = recording, None, 0
 
     def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -196,6 +202,7 @@ class ModelHooks:
                 return
             with self._paused() as recording:
                 recording.begin_call(module, args, kwargs)
+                recording.recorder.start(self)
             self._outermost, self._depth = module, 1
         elif module is self._outermost:
             self._depth += 1
@@ -212,6 +219,7 @@ class ModelHooks:
             if not self._depth:
                 self._outermost = None
                 with self._paused() as recording:
+                    recording.recorder.stop()
                     recording.end_call(module, args, kwargs, output)
 
     @contextmanager
