@@ -244,6 +244,21 @@ def test_running_statistics_are_refused() -> None:
         clipped_sum(model, squares, torch.randn(4, 4, 3), None, clip_norm=1.0)
 
 
+def test_complex_parameters_are_refused() -> None:
+    model = nn.Linear(4, 3, dtype=torch.complex64)
+    with pytest.raises(InvalidValueError, match="complex parameters"):
+        clipped_sum(model, squares, torch.randn(4, 4), None, clip_norm=1.0)
+
+
+def test_embeddings_that_rewrite_their_rows_are_refused() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4, max_norm=0.5), nn.Flatten(), nn.Linear(12, 3))
+    table: Any = model[0]
+    before = table.weight.detach().clone()
+    with pytest.raises(InvalidValueError, match=r"0 \(Embedding\) has max_norm"):
+        clipped_sum(model, squares, torch.randint(9, (4, 3)), None, clip_norm=1.0)
+    assert torch.equal(table.weight, before)
+
+
 def test_reentrant_checkpointing_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="use_reentrant=False"):
         clipped_sum(
