@@ -237,7 +237,9 @@ class Recorder(TorchFunctionMode):
         batch = frozenset(id(tensor) for tensor in given if self.comes_from_batch(tensor))
         held = [tensor for tensor in given if self.stands_for_parameters(tensor)]
         wide_enough = seen.made[0].shape[:1] == (self.records,)
-        spread = bool(held) and seen.function in _EXPANDING and wide_enough
+        # Positions or types of tokens may be looked up once per record, whatever the record is.
+        looks_up = seen.function is functional.embedding and seen.made[0].dim() > 2
+        spread = bool(held) and (seen.function in _EXPANDING or looks_up) and wide_enough
         if not (batch or spread):
             for tensor in seen.made:
                 self._moved.pop(id(tensor), None)
@@ -306,6 +308,9 @@ def _moves_records(seen: Seen, batch: frozenset[int]) -> bool:
     if seen.function is Tensor.__getitem__:
         index = seen.args[1]
         first = index[0] if isinstance(index, tuple) and index else index
+        if isinstance(first, Tensor) and first.dtype == torch.int64:
+            every = torch.arange(len(subject), device=first.device)
+            return not torch.equal(first.flatten(), every)  # each row where it was
         return isinstance(first, Tensor | list)
     if seen.function not in _MOVING:
         return False

@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from dither.clipping.batch import tensors, tensors_anywhere, trainable
 from dither.clipping.recorder import Recorder
 from dither.clipping.registry import has_rule_as_layer
-from dither.clipping.rows import Snapshot, Trial, Verdict
+from dither.clipping.trial import Trial, Verdict
 
 _Held: TypeAlias = tuple[str, bool, Tensor, int]
 """A parameter or buffer: its name, whether it is a parameter, itself, its version counter."""
@@ -28,6 +28,7 @@ _MIXED = (
     "model must treat every record by itself, but its outputs for a record change with the other "
     "records of the batch"
 )
+_TRIED_AGAIN = 2, 32
 ATTEMPTS = 4
 """Batches that are looked at where one alone leaves something open."""
 
@@ -50,11 +51,39 @@ class Output:
 
 
 @dataclass
+class CallMemory:
+    """What is known of a kind of call.
+
+    Attributes:
+        verdict: what trying it has shown.
+        seen: how often it was made.
+        tried: how often it was tried.
+    """
+
+    verdict: Verdict = field(default_factory=lambda: Verdict(is_final=False))
+    seen: int = 0
+    tried: int = 0
+
+    def is_due(self) -> bool:
+        """Return whether to try it: if something is open, and again when parameters have moved.
+
+        What is behind a gate that begins at zero shows itself only then.
+        """
+        if self.verdict.is_final:
+            return self.verdict.is_checked and self.seen in _TRIED_AGAIN
+        return self.tried < ATTEMPTS
+
+    def learn(self, verdict: Verdict) -> None:
+        """Take the verdict of another trial."""
+        self.verdict, self.tried = verdict, self.tried + 1
+
+
+@dataclass
 class Memory:
     """What was found out about a model, so that it is not checked again at every step.
 
     Attributes:
-        calls: kind of call → what repeating it has shown, and how often that was done.
+        calls: kind of call → what trying it has shown.
         ragged: kind of call → positions of arguments without one row per record.
         verified: parameter → keys of the uses whose sum was compared with plain autograd.
         failed: (parameter, keys) → why the rules cannot compute it.
@@ -62,7 +91,7 @@ class Memory:
         warned: what was said.
     """
 
-    calls: dict[object, tuple[Verdict, int]] = field(default_factory=dict)
+    calls: dict[object, CallMemory] = field(default_factory=dict)
     ragged: dict[object, set[int]] = field(default_factory=dict)
     verified: dict[str, set[object]] = field(default_factory=dict)
     failed: dict[tuple[str, frozenset[object]], str] = field(default_factory=dict)
@@ -94,6 +123,7 @@ class Recording:
         self._drawing: AbstractContextManager[None] = nullcontext()
         self._trial: Trial | None = None
         self._state: list[_Held] = []
+        self._kind: object = None
 
     @cached_property
     def recorder(self) -> Recorder:
@@ -105,18 +135,16 @@ class Recording:
         self._drawing = self._randomness()
         self._drawing.__enter__()
         self._state = _held(self._model)
-        kind = _kind(module, args, kwargs)
-        found, times = self.memory.calls.get(kind, (None, 0))
-        is_known = found is not None and (found.is_final or times >= ATTEMPTS)
-        if not is_known and self.records > 1:
+        self._kind = _kind(module, args, kwargs)  # before hooks of others change the arguments
+        known = self.memory.calls.setdefault(self._kind, CallMemory())
+        known.seen += 1
+        if known.is_due() and self.records > 1:
             try:
-                self._trial = Snapshot(self._model, args, kwargs).check(
-                    module, self.records, found, times
-                )
-            except BaseException:  # such as an interrupt: the call will not begin
-                self._drawing.__exit__(None, None, None)
+                self._trial = Trial(self._model, module, args, kwargs, self.records, known.tried)
+            except BaseException:  # an interrupt, or what the call itself would raise
+                self.leave_call()
                 raise
-        ragged = self.memory.ragged.setdefault(kind, set())
+        ragged = self.memory.ragged.setdefault(self._kind, set())
         lengths = [tensor.shape[:1] for tensor in tensors((args, kwargs))]
         ragged |= {place for place, size in enumerate(lengths) if size != (self.records,)}
         self.recorder.begin_call((args, kwargs), ragged)
@@ -143,8 +171,7 @@ class Recording:
         self._drawing.__exit__(None, None, None)
 
     def _verdict(self, module: nn.Module, args: Any, kwargs: Any, made: list[Tensor]) -> Verdict:
-        kind = _kind(module, args, kwargs)
-        verdict, times = self.memory.calls.get(kind, (Verdict(), 0))
+        known = self.memory.calls[self._kind]
         written, is_parameter = _changes(self._state, _held(self._model))
         if is_parameter:
             return Verdict(
@@ -152,13 +179,10 @@ class Recording:
                 f"{min(written)}: what it writes from the records would be released without noise"
             )
         if self._trial is not None:
-            verdict = self._trial.verdict_on(module, made)
-        elif not written <= verdict.buffers and self.records > 1:
-            verdict = Snapshot(self._model, args, kwargs).check(module, self.records).verdict
-        else:
-            return verdict
-        self.memory.calls[kind] = verdict, times + 1
-        return verdict
+            known.learn(self._trial.verdict(made))
+        elif not written <= known.verdict.buffers and self.records > 1:
+            known.learn(Trial(self._model, module, args, kwargs, self.records).verdict(None))
+        return known.verdict
 
 
 class ModelHooks:

@@ -54,6 +54,11 @@ def check_layers(model: nn.Module) -> None:
 
 
 def _refusal(layer: nn.Module) -> tuple[str, str] | None:
+    """Return what is wrong with a layer, and what to do."""
+    return _keeps_or_mixes(layer) or _hides_parameters(layer)
+
+
+def _keeps_or_mixes(layer: nn.Module) -> tuple[str, str] | None:
     if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
         remedy = "dither.clipping.replace_batch_norm(model) puts GroupNorm in its place"
         is_lazy = isinstance(layer, nn.modules.lazy.LazyModuleMixin)
@@ -68,6 +73,10 @@ def _refusal(layer: nn.Module) -> tuple[str, str] | None:
         return "has scale_grad_by_freq, which counts tokens over the batch", "leave it out"
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats and layer.training:
         return "keeps running statistics of the records", "make it with track_running_stats=False"
+    return None
+
+
+def _hides_parameters(layer: nn.Module) -> tuple[str, str] | None:
     if any(p is not None and p.is_complex() for p in layer._parameters.values()):
         return "has complex parameters", "keep real and imaginary parts as two parameters"
     if "_orig_mod" in layer._modules:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dither.clipping.batch import mapped
-from dither.clipping.rows import Snapshot
+from dither.clipping.trial import Trial
 from dither.validate import InvalidValueError
 
 Augment = Callable[[Tensor], Tensor]
@@ -27,10 +27,10 @@ class Augmentation:
             )
         inputs, trial = batch[0], None
         if not self._is_checked and records > 1:
-            trial = Snapshot(nn.Module(), (inputs,), {}).check(self._augment, records)
+            trial = Trial(nn.Module(), self._augment, (inputs,), {}, records)
         made = _checked(self._augment(inputs), inputs)
         if trial is not None:
-            if trial.verdict_on(self._augment, [made]).mixed:
+            if trial.verdict([made]).mixed:
                 raise InvalidValueError(
                     "augment must make the views of a record from that record alone, and from "
                     "torch's random numbers, but they change when other records of the batch do"

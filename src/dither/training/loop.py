@@ -12,20 +12,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.clipping.batch import Loss, check_losses, forward
+from dither.clipping.batch import Loss
 from dither.planning import Plan, ReactivePlan
 from dither.planning.written import written
 from dither.training.agreement import check_rank_zero_has, check_same
 from dither.training.augmentation import Augment
 from dither.training.averaging import Average
 from dither.training.bar import Bar
-from dither.training.evaluation import Public, arguments_of, checked_public, measure
+from dither.training.evaluation import Public, checked_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import OwnLosses, loss_of
 from dither.training.make_private import make_private
 from dither.training.optimizers import optimizer_of
 from dither.training.ranks import Ranks
-from dither.training.records import checked_pair
 from dither.training.run_folder import RunFolder, restore
 from dither.types import PrivacyBound
 
@@ -166,13 +165,9 @@ def train(
 
     clearing = nullcontext() if folder is None else folder.clearing(private)
     with clearing, Bar(private.plan.steps, shown=progress and group.is_rank_zero) as bar:
-        for batch in private.batches() if private.step < private.plan.steps else ():
+        for batch in private.batches() if private.steps_left else ():
             for part in private.microbatches(batch, microbatch_size):
-                *inputs, targets = checked_pair(part)
-                outputs = forward(private.model, arguments_of(inputs))
-                losses = check_losses(criterion(outputs, targets), len(targets), "loss")
-                own_losses.check(losses, outputs, targets)
-                private.backward(losses)
+                private.backward(own_losses(private.model, part))
             private.optimizer.step()
             private.optimizer.zero_grad()
             average.update(private.step)

@@ -1,12 +1,15 @@
 """Losses by name, one value per record."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.clipping.batch import Loss, rows_of
+from dither.clipping.batch import Loss, check_losses, count, forward, rows_of
+from dither.training.evaluation import arguments_of
+from dither.training.records import checked_pair
 from dither.validate import InvalidTypeError, InvalidValueError, choice
 
 
@@ -51,25 +54,33 @@ def _tensor(outputs: object) -> Tensor:
 
 
 class OwnLosses:
-    """Checks once that a loss gives every record its own value, whatever the others are.
+    """The losses of a batch (inputs, …, targets), one per record.
 
-    It is computed again for a half of the records: a mean over the batch, a weighted or
-    ``ignore_index`` mean, or statistics of the batch would make another value of them.
+    The first batch shows that every record has its own value, whatever the others are: the loss is
+    computed again for each half. A mean over the batch, a weighted or ``ignore_index`` mean, or
+    statistics of the batch would give another value.
     """
 
     def __init__(self, loss: Loss) -> None:
         self._loss, self._is_checked = loss, False
 
-    def check(self, losses: Tensor, outputs: object, targets: object) -> None:
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the losses of a model."""
+        *inputs, targets = checked_pair(batch)
+        outputs = forward(model, arguments_of(inputs))
+        losses = check_losses(self._loss(outputs, targets), count(targets=targets), "loss")
+        if not self._is_checked and len(losses) > 1:
+            self._check(losses.detach(), outputs, targets)
+            self._is_checked = int(torch.isfinite(losses).sum()) > 1  # else a total hides in NaN
+        return losses
+
+    def _check(self, losses: Tensor, outputs: object, targets: object) -> None:
         """Raise if the losses of a half are not those that it has in the whole."""
-        records = len(losses) if losses.dim() == 1 else 0
-        if self._is_checked or records < 2:
-            return
-        self._is_checked = int(torch.isfinite(losses).sum()) > 1  # else a total hides in NaN
+        records = len(losses)
         for rows in (slice(0, (records + 1) // 2), slice((records + 1) // 2, records)):
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 half = self._loss(*rows_of((outputs, targets), rows, records))
-            if not _are_close(losses.detach()[rows], half):
+            if not _are_close(losses[rows], half):
                 raise InvalidValueError(
                     "loss must give every record its own value, whatever the other records are, "
                     "but it gives others for a half of the batch: divide by constants or by what "

@@ -44,23 +44,14 @@ _TWICE = (
 
 @dataclass
 class _Step:
-    """The step that is under way.
-
-    Attributes:
-        drawn: how many records were drawn.
-        records: how many the batch has: one that counts for nothing if none was drawn.
-        views: how many rows of the batch are of one record.
-        expected: the records whose losses are to come next.
-        received: the records whose losses have come.
-        sums: of their clipped gradients, by parameter.
-    """
+    """The step that is under way."""
 
     drawn: int
-    records: int
-    views: int = 1
-    expected: int = 0
-    received: int = 0
-    sums: dict[str, Tensor] = field(default_factory=dict)
+    records: int  # in the batch: one that counts for nothing if none was drawn
+    views: int = 1  # rows per record
+    expected: int = 0  # records whose losses come next
+    received: int = 0  # records whose losses have come
+    sums: dict[str, Tensor] = field(default_factory=dict)  # of clipped gradients, by parameter
 
 
 @final
@@ -93,7 +84,6 @@ class Private:
         self.model, self.optimizer, self.plan, self.seed = model, optimizer, plan, seed
         self.noise_multiplier = self.stepsize = math.nan
         self._source, self._ranks, self._payments = Source(seed), group, payments
-        self._optimizer_hooks = OptimizerHooks(model, optimizer, self._release)
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
         self._records = own_records(
             dataset, group, collate_fn=collate_fn, workers=workers, dtype=dtype
@@ -106,6 +96,8 @@ class Private:
         self._course, self._first_plan, self._taken = plan.course(), plan, 0
         self._randomness = ModelRandomness(self._source, group.rank)
         self._augmentation = None if augment is None else Augmentation(augment)
+        # Hooks come last: what is refused before leaves none behind.
+        self._optimizer_hooks = OptimizerHooks(model, optimizer, self._release)
         self._model_hooks, self._memory = ModelHooks(model), Memory()
         self._recording: Recording | None = None
         self._last_losses: Callable[[], Tensor | None] = lambda: None
@@ -118,6 +110,12 @@ class Private:
     def step(self) -> int:
         """How many steps were released."""
         return self._course.steps
+
+    @property
+    def steps_left(self) -> int:
+        """How many steps the plan still allows, at most."""
+        is_over = self._course.noise_multiplier is None
+        return 0 if is_over else self.plan.steps - self.step
 
     def __repr__(self) -> str:
         return f"Private(step {self.step:,} of {self.plan.steps:,}, {self.spent()})"
@@ -140,8 +138,8 @@ class Private:
         Args:
             steps: how many steps to take at most, as in a loop over epochs.
         """
-        left = self.plan.steps - self.step
-        if left < 1 or self._course.noise_multiplier is None:
+        left = self.steps_left
+        if not left:
             raise StepError(
                 f"all {self.step} steps of the plan were taken, and one more would cost more than "
                 "it claims: plan a longer run"
@@ -319,7 +317,13 @@ class Private:
         gradients = {name: torch.zeros_like(p) for name, p in parameters.items()}
         facts = self._ranks.on_rank_zero(lambda: self._pay_and_release(z, total, gradients))
         if not self._ranks.is_rank_zero:
-            self._follow(facts, z)
+            if (facts.step, facts.noise_multiplier) != (self.step, z):
+                raise StepError(
+                    "ranks must be at the same step of the same plan, but rank 0 has released step "
+                    f"{facts.step} with noise {facts.noise_multiplier!r}, and here it is step "
+                    f"{self.step} with noise {z!r}"
+                )
+            self._spend()
         self._ranks.broadcast(gradients)
         self._taken += 1
         self._drawn.pop(self.step - 1, None)
@@ -351,16 +355,6 @@ class Private:
             if isinstance(self.plan.stepsizes, UnsafeRawAdaGradNorm):  # which claims nothing
                 raw = sum(float((g.double() / m).square().sum()) for g in total.values())
         return ReleaseFacts(number, z, released.noise, released.dimension, energy, raw)
-
-    def _follow(self, facts: ReleaseFacts, z: float) -> None:
-        """Take the step that rank 0 has paid for and released."""
-        if (facts.step, facts.noise_multiplier) != (self.step, z):
-            raise StepError(
-                "ranks must be at the same step of the same plan, but rank 0 has released step "
-                f"{facts.step} with noise {facts.noise_multiplier!r}, and here it is step "
-                f"{self.step} with noise {z!r}"
-            )
-        self._spend()
 
     def _spend(self) -> None:
         """Take the step under way as paid for: whatever comes now, it is not released again."""
@@ -410,7 +404,7 @@ class Batches:
                 "private.optimizer.step() for every batch; for more records in a step, plan a "
                 "larger batch_size and take it in private.microbatches"
             )
-        if self._given == self._steps or private._course.noise_multiplier is None:
+        if self._given == self._steps or not private.steps_left:
             raise StopIteration
         self._given += 1
         return private._begin_step(self._fetched)

@@ -1,0 +1,261 @@
+"""Whether a module keeps its records apart: its calls tried with other records.
+
+Before a call it is tried with its own inputs, random state and buffers, all of which are put back.
+First unchanged; then one half of the records is overwritten by copies of the others, then the
+other half. The rows of the records that were kept must come out as before, and so must the buffers
+that the call writes. Nothing is enlarged: a loss of inputs in [0, 1] does not fail. The call itself
+comes last, so that whatever hooks keep of a call is of this one.
+"""
+
+import copy
+import warnings
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from dither.clipping.batch import mapped, tensors, tensors_anywhere
+from dither.clipping.draws import ConstantDraws, has_drawn, random_state, set_random_state
+from dither.clipping.rows import (
+    ENOUGH,
+    Reading,
+    all_same,
+    overwritten,
+    random_half,
+    readings,
+    record_axes,
+    rows_agree,
+    same,
+    shares_rows,
+)
+
+_CONTAINERS = {list, dict, set, deque, OrderedDict, defaultdict}
+"""What a module may keep things in."""
+
+_UNIFORM_DRAWS = 0.5, 1e-3
+"""Numbers to which a uniform draw is set: models may mix records by chance, if it is small."""
+
+_FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a model may raise for records that it does not like together: unsorted lengths, say."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What trying a call has shown.
+
+    Attributes:
+        refusal: why none of its outputs may lead to losses.
+        mixed: the positions of outputs whose rows depend on other records.
+        constants: the positions of outputs that no record changes.
+        buffers: those that it writes, the same whatever the records.
+        is_final: whether the call need not be tried on another batch.
+        is_checked: False if trying it shows nothing.
+    """
+
+    refusal: str | None = None
+    mixed: frozenset[int] = frozenset()
+    constants: frozenset[int] = frozenset()
+    buffers: frozenset[str] = frozenset()
+    is_final: bool = True
+    is_checked: bool = True
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What one try has made."""
+
+    outputs: list[Tensor]
+    buffers: dict[str, Tensor]
+
+
+class Trial:
+    """A call that is tried before it is made.
+
+    Args:
+        model: the model, whose buffers and attributes are put back.
+        call: the module or function that is called.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        records: how many records the batch has.
+        attempt: how many batches were tried before.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        call: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        records: int,
+        attempt: int = 0,
+    ) -> None:
+        self._call, self._arguments, self._records = call, (args, kwargs), records
+        self._given = tensors(self._arguments)
+        self._random = random_state(self._given)
+        self._attributes = [(module, dict(vars(module))) for module in model.modules()]
+        self._contents = [
+            (value, copy.copy(value))
+            for _, values in self._attributes
+            for value in values.values()
+            if type(value) in _CONTAINERS
+        ]
+        self._buffers = [
+            (f"{path}.{name}".lstrip("."), module, name, buffer.clone())
+            for path, module in model.named_modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self._writes, self._note = True, ""
+        self._verdict = Verdict(is_final=False)
+        self._outputs: list[Tensor] | None = None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the call itself will give them
+                base = self._run()
+                self._outputs = base.outputs
+                self._verdict = self._judge(base, attempt)
+        except _FAILURES:
+            if self._outputs is not None:
+                self._note = "fails with other records"
+                self._verdict = Verdict(buffers=self._written(base), is_checked=False)
+        finally:
+            self._put_back()
+
+    def verdict(self, outputs: Sequence[Tensor] | None) -> Verdict:
+        """Return the verdict, given what the call has returned since; None if it was not made."""
+        if self._outputs is None:  # the call fails, and says so itself
+            return self._verdict
+        if outputs is not None and not all_same(self._outputs, outputs):
+            self._note = "does not give the same twice from the same random state"
+            self._verdict = Verdict(is_checked=False)
+        if self._note:
+            warnings.warn(
+                f"a call of {type(self._call).__name__} {self._note}: whether it keeps its records "
+                "apart was not checked",
+                stacklevel=2,
+            )
+        return self._verdict
+
+    def _judge(self, base: _Run, attempt: int) -> Verdict:
+        uses_random = has_drawn(self._random, random_state(self._given))
+        found = self._compared(base, uses_random, attempt)
+        is_final = found.is_final and self._records >= ENOUGH
+        is_final = is_final and len(found.constants) < len(base.outputs)
+        return replace(found, buffers=self._written(base), is_final=is_final)
+
+    def _written(self, base: _Run) -> frozenset[str]:
+        """Return the names of the buffers that the call writes."""
+        return frozenset(
+            name
+            for path, _, name, before in self._buffers
+            if path not in base.buffers or not same(before, base.buffers[path])
+        )
+
+    def _compared(self, base: _Run, uses_random: bool, attempt: int) -> Verdict:
+        """Return a verdict from readings of the arguments, until one keeps the records apart."""
+        half = random_half(self._records, attempt)
+        first, *others = readings(self._given, self._records) or [Reading({})]
+        found = self._overwrite(base, first, half)
+        for uniform in _UNIFORM_DRAWS if found.mixed and uses_random else ():
+            with ConstantDraws(uniform):
+                found = self._overwrite(self._run(), first, half)
+            if found.mixed:
+                break
+        if not self._have_rows(found.mixed, base):
+            return found
+        for other in others:
+            again = self._overwrite(base, other, half)
+            if again.refusal is None and not self._have_rows(again.mixed, base):
+                return Verdict(None, again.mixed, again.constants, is_final=False)
+        if first.is_guess and not self._shares_rows(first, half):
+            return Verdict()
+        return found
+
+    def _overwrite(self, base: _Run, reading: Reading, half: Tensor) -> Verdict:
+        """Overwrite both halves of the records in turn, until rows of the others change."""
+        constants, mixed = set(range(len(base.outputs))), set()
+        for replaced in (half, ~half) if reading.rows else ():
+            run = self._run(
+                {
+                    id(self._given[place]): overwritten(self._given[place], *rows, replaced)
+                    for place, rows in reading.rows.items()
+                }
+            )
+            for path, buffer in base.buffers.items():
+                if not same(buffer, run.buffers[path]):
+                    return Verdict(
+                        f"model must keep nothing of its records, but its buffer {path} is "
+                        "computed from them, and would be released without noise"
+                    )
+            if [tensor.shape for tensor in run.outputs] != [t.shape for t in base.outputs]:
+                continue  # sizes that depend on values cannot be compared
+            changed = [p for p, t in enumerate(base.outputs) if not same(t, run.outputs[p])]
+            constants -= {*changed}
+            mixed |= {
+                place
+                for place in changed
+                if not rows_agree(base.outputs[place], run.outputs[place], ~replaced, self._records)
+            }
+            if mixed:
+                break
+        return Verdict(None, frozenset(mixed), frozenset(constants - mixed))
+
+    def _have_rows(self, places: frozenset[int], base: _Run) -> bool:
+        """Return whether any of some outputs has a dimension that may be the records'."""
+        return any(record_axes(base.outputs[place], self._records) for place in places)
+
+    def _shares_rows(self, reading: Reading, half: Tensor) -> bool:
+        """Return whether a row of an argument has an effect on the outputs of two records."""
+        rows = [self._given[k] for k in reading.rows if self._given[k].is_floating_point()]
+        leaves = [tensor.detach().clone().requires_grad_() for tensor in rows]
+        made = self._outputs_with(dict(zip(map(id, rows), leaves, strict=True)))
+        for output in made:
+            found = [
+                shares_rows(output.movedim(axis, 0), half[owners], leaves)
+                for axis, owners in record_axes(output, self._records)
+            ]
+            if found and all(found):
+                return True
+        return False
+
+    def _run(self, changed: dict[int, Tensor] | None = None) -> _Run:
+        made = [tensor.detach() for tensor in self._outputs_with(changed)]
+        buffers = {path: module._buffers[name] for path, module, name, _ in self._buffers}
+        return _Run(made, {path: b.detach() for path, b in buffers.items() if b is not None})
+
+    def _outputs_with(self, changed: dict[int, Tensor] | None) -> list[Tensor]:
+        """Return the outputs of the call with some arguments replaced, by their ids."""
+        self._put_back()
+        for _, module, name, value in self._buffers:
+            module._buffers[name] = value.clone()
+        own = {id(t): _copy(t) if self._writes else t for t in self._given} | (changed or {})
+        before = [tensor._version for tensor in own.values()]
+        args, kwargs = mapped(self._arguments, lambda tensor: own[id(tensor)])
+        output = self._call(*args, **kwargs)
+        if changed is None:
+            self._writes = [tensor._version for tensor in own.values()] != before
+        return tensors_anywhere(output)
+
+    def _put_back(self) -> None:
+        """Leave buffers, attributes and random numbers as they were."""
+        for module, values in self._attributes:
+            vars(module).clear()
+            vars(module).update(values)
+        for value, was in self._contents:
+            value.clear()
+            (value.extend if isinstance(value, list | deque) else value.update)(was)
+        set_random_state(self._random)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
