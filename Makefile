@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 export DITHER_DATA ?= $(firstword $(wildcard ../shared/data) data)
 # Where the paper's tables are as CSV, for the report that sets them beside ours.
 export DITHER_PAPER ?= $(wildcard ../shared/paper)
+# Where acceptance cases of loops and models are, for the test that runs them.
+export DITHER_CASES ?= $(wildcard ../shared/cases)
 # Two workers on two cores: more threads would only wait for each other.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt

@@ -126,7 +126,7 @@ def test_plans_that_react_are_attacked_in_training_too(
     plan = dither.plan(stepsizes=RULE, noise=noise, **SMALL)
     attack = "white-box" if noise == "uniform" else "one-run"
     assert not audit(plan, attack=attack, trials=1_000, seed=4).is_violated
-    monkeypatch.setattr("dither.training.releases.release", quieter)
+    monkeypatch.setattr("dither.training.private.release", quieter)
     assert audit(plan, attack=attack, trials=1_000, seed=4).is_violated
 
 

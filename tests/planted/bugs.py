@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from tests.planted.bug import AUDIT, Bug
 from tests.planted.estimator_bugs import ESTIMATOR_BUGS
+from tests.planted.loop_bugs import LOOP_BUGS
 from torch import Tensor
 
 import dither
@@ -53,7 +54,7 @@ def noise_of_the_mean(patch: Patch) -> None:
         z = noise_multiplier / batch_size
         return release(clipped, noise_multiplier=z, batch_size=batch_size, **others)
 
-    patch.setattr("dither.training.releases.release", wrong)
+    patch.setattr("dither.training.private.release", wrong)
 
 
 def half_of_the_noise(patch: Patch) -> None:
@@ -225,11 +226,7 @@ def a_loss_that_couples_records(patch: Patch) -> None:
     patch.setitem(dither.training.losses.LOSSES, "cross_entropy", wrong)
 
 
-def coupling_is_not_looked_for(patch: Patch) -> None:
-    patch.setattr("dither.training.taped_loss._is_close", lambda *_: True)
-
-
-def coins_too_often_heads(patch: Patch) -> None:
+def records_drawn_too_often(patch: Patch) -> None:
     from dither.sampling import Poisson
 
     def wrong(self: Poisson, length: int, stream: Stream) -> NDArray[np.int64]:
@@ -359,13 +356,8 @@ BUGS = (
         "tests/training/test_train.py::test_private_digits_are_learnt",
     ),
     Bug(
-        "a loop that is not searched for coupling",
-        coupling_is_not_looked_for,
-        "tests/training/test_mixing.py::test_losses_that_depend_on_other_records",
-    ),
-    Bug(
-        "coins that show heads too often",
-        coins_too_often_heads,
+        "records that are drawn too often",
+        records_drawn_too_often,
         "tests/sampling/test_poisson.py::test_records_take_part_as_often_as_the_rate_says",
     ),
     Bug(
@@ -379,5 +371,6 @@ BUGS = (
         "tests/planning/test_reactive_plan.py::test_a_course_ends_when_the_budget_is_spent",
     ),
     Bug("steps that the accountant loses", steps_lost_by_the_accountant, AUDIT, many_equal_steps),
+    *LOOP_BUGS,
     *ESTIMATOR_BUGS,
 )

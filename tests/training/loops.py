@@ -1,5 +1,6 @@
 """Loops as users write them, and the same by hand."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -45,18 +46,60 @@ def private(plan: Plan | None = None, dataset: Any = None, **settings: Any) -> P
     )
 
 
-def losses(run: Private, inputs: Any, targets: Tensor, reduction: str = "none") -> Tensor:
-    return functional.cross_entropy(run.model(inputs), targets, reduction=reduction)
+def losses(run: Private, inputs: Any, targets: Tensor) -> Tensor:
+    return own_losses(run.model, inputs, targets)
 
 
-def take_steps(run: Private, compute: Callable[..., Tensor] = losses, piece: int = 0) -> Tensor:
+def own_losses(module: nn.Module, inputs: Any, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(module(inputs), targets, reduction="none")
+
+
+def take_steps(
+    run: Private, compute: Callable[..., Tensor] = losses, microbatch_size: int = 0
+) -> Tensor:
     """Run the loop to its end, and return the parameters as one vector."""
     for batch in run.batches():
-        for inputs, targets in run.pieces(batch, piece) if piece else [batch]:
+        parts = run.microbatches(batch, microbatch_size) if microbatch_size else [batch]
+        for inputs, targets in parts:
             run.backward(compute(run, inputs, targets))
         run.optimizer.step()
         run.optimizer.zero_grad()
     return flat(run.model)
+
+
+def released_sum(run: Private) -> Tensor:
+    """Take the step of a plan without noise, and return the clipped sum that it has released."""
+    run.optimizer.step()
+    found = [p.grad.flatten() for p in run.model.parameters() if p.grad is not None]
+    return torch.cat(found).double() * run.plan.batch_size
+
+
+def sum_by_hand(
+    module: nn.Module, loss: Callable[..., Tensor], clip_norm: float, *batch: Tensor
+) -> Tensor:
+    """Return the clipped sum from the gradient of every record alone, by plain autograd.
+
+    Args:
+        module: is copied, so that nothing of it is recorded.
+        loss: ``loss(module, *record)`` for a batch of one record.
+        clip_norm: the bound on a record's gradient.
+        batch: tensors of one row per record.
+    """
+    twin = copy.deepcopy(module)
+    parameters = [p for p in twin.parameters() if p.requires_grad]
+    total = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64)
+    for row in range(len(batch[0])):
+        own = loss(twin, *(tensor[row : row + 1].detach() for tensor in batch)).sum()
+        found = torch.autograd.grad(own, parameters, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([each.flatten().double() for each in found])
+        if gradient.isfinite().all():
+            total += gradient * min(1.0, clip_norm / max(float(gradient.norm()), 1e-300))
+    return total
+
+
+def distance(one: Tensor, two: Tensor) -> float:
+    """Return the largest difference of two sums, relative to the larger entry."""
+    return float((one - two).abs().max() / two.abs().max().clamp(min=1e-12))
 
 
 def flat(module: nn.Module) -> Tensor:

@@ -1,66 +1,131 @@
-"""What a rank makes of a release that is not its own."""
+"""A step is paid for, then released, once: also by ranks whose release is another's."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from tests.training.loops import flat, losses, noisy_plan, private
+from torch import Tensor
 
-import dither
-from dither.randomness import Source
+from dither import Private
+from dither.ledger import Ledger
+from dither.release import ReleaseFacts, release
 from dither.training import StepError
-from dither.training.payments import payments_into
-from dither.training.releases import Ready, Releases, Told
-
-PLAN = dither.Plan.from_noise_multipliers([2.0] * 5, delta=1e-5, dataset_size=20, batch_size=5)
+from dither.training.ranks import Ranks
 
 
-class Second:
-    """The second of two ranks, which hears of a release."""
+def begun(**settings: Any) -> Private:
+    """Return a run whose first step is ready to be released."""
+    run = private(noisy_plan(z=2.0), **settings)
+    run.backward(losses(run, *next(run.batches())))
+    return run
 
-    rank, size, is_first = 1, 2, False
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+def test_a_step_is_paid_for_before_it_is_released(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    run = begun(ledger=ledger)
+    seen: list[tuple[int, int]] = []
 
-    def by_first(self, work: Callable[[], Any]) -> Any:
-        return self._told
+    def watched(*args: Any, **settings: Any) -> Any:
+        seen.append((run.step, len(ledger.account(str(run.run)).spent)))
+        return release(*args, **settings)
 
-    def total(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        return sums
+    monkeypatch.setattr("dither.training.private.release", watched)
+    run.optimizer.step()
+    assert seen == [(1, 1)]
+    assert ledger.account(str(run.run)).spent == (2.0,)
 
-    def shared(self, gradients: Mapping[str, Tensor]) -> None:
-        for each in gradients.values():
+
+def test_a_step_that_cannot_be_paid_for_is_not_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begun()
+    before = flat(run.model)
+
+    def refuse(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(run._payments, "finish", refuse)
+    with pytest.raises(OSError, match="disk full"):
+        run.optimizer.step()
+    assert run.step == 0
+    assert run.spent().epsilon == 0.0
+    assert all(p.grad is None for p in run.model.parameters())
+    assert torch.equal(flat(run.model), before)
+    monkeypatch.undo()
+    run.optimizer.step()
+    assert run.step == 1
+
+
+def test_a_step_whose_release_fails_stays_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise may have been drawn: the same step is not released again with other noise."""
+    run = begun()
+    before = flat(run.model)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("dither.training.private.release", fail)
+    with pytest.raises(MemoryError):
+        run.optimizer.step()
+    assert run.step == 1
+    assert run.spent().epsilon > 0.0
+    assert torch.equal(flat(run.model), before)
+    monkeypatch.undo()
+    with pytest.raises(StepError, match="without private.backward"):
+        run.optimizer.step()
+    run.backward(losses(run, *next(run.batches())))
+    run.optimizer.step()
+    assert run.step == 2
+
+
+class Second(Ranks):
+    """The second of two ranks, which hears of a release with all entries 7."""
+
+    def __init__(self, facts: ReleaseFacts) -> None:
+        super().__init__()
+        self.rank, self.size, self._facts = 1, 2, facts
+        self.sent: dict[str, Tensor] = {}
+
+    def on_rank_zero(self, work: Callable[[], Any]) -> Any:
+        return self._facts
+
+    def reduce_sums(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        self.sent = {name: each.clone() for name, each in sums.items()}
+        return {name: torch.zeros_like(each) for name, each in sums.items()}
+
+    def broadcast(self, tensors: Mapping[str, Tensor]) -> None:
+        for each in tensors.values():
             each.fill_(7.0)
 
-    def gathered(self, value: Any) -> list[Any]:
-        return [value, value]
 
-    def sent(self) -> int:
-        return 0
-
-    def close(self) -> None: ...
-
-
-def heard(monkeypatch: pytest.MonkeyPatch, *, step: int, noise: float) -> tuple[float, list[int]]:
-    """Hear of a release at the fourth step with noise 2; return a gradient, and what was spent."""
-    monkeypatch.setattr("dither.training.releases.place", lambda: (1, 2))
-    layer, spent = nn.Linear(1, 1, bias=False), list[int]()
-    group = Second(Told(step, noise, 0.1, 1))
-    payments = payments_into(None, name=None, is_seeded=False)
-    releases = Releases(group, payments, Source(None), dict(layer.named_parameters()))
-    ready = Ready(PLAN, 3, 2.0, {"weight": torch.ones(1, 1)}, lambda: spent.append(3))
-    gradients, _ = releases.release(ready)
-    return float(gradients["weight"]), spent
+def heard(step: int, noise: float) -> tuple[Private, Second]:
+    """Hear of a release, where it is the first step with noise 2."""
+    run = begun()
+    run._ranks = group = Second(ReleaseFacts(step, noise, 0.1, 1, float("nan"), float("nan")))
+    run.optimizer.step()
+    return run, group
 
 
 def test_the_release_of_rank_0_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert heard(monkeypatch, step=3, noise=2.0) == (7.0, [3])
+    """This rank sends its own sum, draws no noise, pays for nothing, and takes what comes."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("dither.training.private.release", refuse)
+    monkeypatch.setattr("dither.training.payments.Payments.finish", refuse)
+    run, group = heard(step=0, noise=2.0)
+    assert run.step == 1
+    assert run.spent().epsilon > 0.0
+    assert all(bool((p.grad == 7.0).all()) for p in run.model.parameters())
+    assert {*group.sent} == {name for name, _ in run.model.named_parameters()}
+    assert all(each.dtype == torch.float64 for each in group.sent.values())
 
 
-@pytest.mark.parametrize(("step", "noise"), [(2, 2.0), (4, 2.0), (3, 2.5)])
-def test_ranks_at_different_steps(monkeypatch: pytest.MonkeyPatch, step: int, noise: float) -> None:
-    """With uniform noise the number of the step alone tells."""
+@pytest.mark.parametrize(("step", "noise"), [(1, 2.0), (4, 2.0), (0, 2.5)])
+def test_ranks_at_different_steps(step: int, noise: float) -> None:
+    """With uniform noise the number of the step alone shows it."""
     with pytest.raises(StepError, match=f"rank 0 has released step {step} with noise {noise}"):
-        heard(monkeypatch, step=step, noise=noise)
+        heard(step=step, noise=noise)

@@ -7,8 +7,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.loops import data, flat, model, noisy_plan, private, quiet_plan, take_steps
+from tests.training.loops import (
+    CLASSES,
+    RECORDS,
+    data,
+    flat,
+    model,
+    noisy_plan,
+    private,
+    quiet_plan,
+    take_steps,
+)
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import dither
@@ -29,8 +40,8 @@ def test_it_is_the_loop_that_one_would_write() -> None:
     assert torch.equal(flat(result.model), expected)
     assert result.bound == noisy_plan().bound
     assert torch.equal(flat(train(loss=dither.training.losses.cross_entropy).model), expected)
-    in_pieces = flat(train(piece=4).model)
-    assert float((in_pieces - expected).abs().max()) < 1e-6
+    in_microbatches = flat(train(microbatch_size=4).model)
+    assert float((in_microbatches - expected).abs().max()) < 1e-6
 
 
 def test_private_digits_are_learnt() -> None:
@@ -147,6 +158,7 @@ def test_losses_by_name(loss: str, targets: Tensor) -> None:
         ({"optimizer": "lion"}, "optimizer must be one of adam, adamw, momentum, sgd"),
         ({"optimizer": 3}, "optimizer must be a name, an optimizer or a function"),
         ({"every": 0}, "every must be a whole number of at least 1"),
+        ({"microbatch_size": 0}, "size must be a whole number of at least 1"),
         ({"averaging": "mean"}, "averaging must be one of ema, tail"),
     ],
 )
@@ -169,14 +181,119 @@ def test_a_cnn_for_vectors_is_refused() -> None:
         MODELS["cnn"]((30,), 2)
 
 
-def test_a_run_that_is_refused_in_its_first_step_leaves_nothing_behind(tmp_path: Path) -> None:
-    def mixing(outputs: Tensor, targets: Tensor) -> Tensor:
-        found = nn.functional.cross_entropy(outputs, targets, reduction="none")
-        return found / found.detach().sum()
+def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets, reduction="none")
 
-    with pytest.raises(ValueError, match="from that record alone"):
-        train(loss=mixing, run_dir=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+
+def by_their_sum(outputs: Tensor, targets: Tensor) -> Tensor:
+    found = cross_entropies(outputs, targets)
+    return found / found.detach().sum()
+
+
+def by_their_number(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropies(outputs, targets) / len(targets)
+
+
+def by_the_weights_of_all(outputs: Tensor, targets: Tensor) -> Tensor:
+    weights = torch.tensor([1.0, 5.0, 0.2])[targets]
+    return cross_entropies(outputs, targets) * weights / weights.sum()
+
+
+def by_those_that_count(outputs: Tensor, targets: Tensor) -> Tensor:
+    found = functional.cross_entropy(outputs, targets, ignore_index=1, reduction="none")
+    return found / (targets != 1).sum()
+
+
+def balanced_by_the_batch(outputs: Tensor, targets: Tensor) -> Tensor:
+    share = torch.bincount(targets, minlength=CLASSES)[targets] / len(targets)
+    return cross_entropies(outputs, targets) * (1.0 - share)
+
+
+def standardised_by_the_batch(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropies((outputs - outputs.detach().mean(0)) / outputs.detach().std(0), targets)
+
+
+def smoothed_by_the_batch(outputs: Tensor, targets: Tensor) -> Tensor:
+    hot = functional.one_hot(targets, CLASSES).float()
+    return functional.cross_entropy(outputs, 0.9 * hot + 0.1 * hot.mean(0), reduction="none")
+
+
+def focal_by_the_hardest(outputs: Tensor, targets: Tensor) -> Tensor:
+    found = cross_entropies(outputs, targets)
+    return found * (found / found.max()).detach()
+
+
+@pytest.mark.parametrize("loss", [
+    by_their_sum, by_their_number, by_the_weights_of_all, by_those_that_count,
+    balanced_by_the_batch, standardised_by_the_batch, smoothed_by_the_batch, focal_by_the_hardest,
+])  # fmt: skip
+def test_losses_that_depend_on_totals_of_the_batch(loss: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="loss must give every record its own value.*divide by"):
+        train(loss=loss, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()  # nothing was spent
+    with pytest.raises(ValueError, match="loss must give every record its own value"):
+        train(noisy_plan(sampling="fixed"), loss=loss, microbatch_size=5)
+
+
+@pytest.mark.parametrize("loss", [
+    lambda o, y: functional.cross_entropy(o, y),
+    lambda o, y: functional.cross_entropy(o, y, weight=torch.ones(CLASSES)),
+    lambda o, y: functional.cross_entropy(o, y, ignore_index=1),
+    lambda o, y: functional.cross_entropy(o, y, reduction="sum"),
+], ids=["mean", "weighted mean", "mean of some", "sum"])  # fmt: skip
+def test_losses_that_are_one_number(loss: Any) -> None:
+    with pytest.raises(ValueError, match='loss must be one value per record.*reduction="none"'):
+        train(loss=loss)
+
+
+def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
+    weight = torch.tensor([1.0, 5.0, 0.2])
+    return functional.cross_entropy(outputs, targets, weight=weight, reduction="none") / 2.07
+
+
+def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets, label_smoothing=0.1, reduction="none")
+
+
+def with_own_zeros(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets, ignore_index=1, reduction="none")
+
+
+def by_the_planned_size(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropies(outputs, targets) / 12.0
+
+
+def focal(outputs: Tensor, targets: Tensor) -> Tensor:
+    found = cross_entropies(outputs, targets)
+    return (1.0 - (-found).exp()).square() * found
+
+
+def with_noise_of_its_own(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropies(outputs, targets) + 0.0 * torch.randn(len(targets))
+
+
+@pytest.mark.parametrize("loss", [
+    weighted, smoothed, with_own_zeros, by_the_planned_size, focal, with_noise_of_its_own,
+])  # fmt: skip
+def test_losses_of_single_records_train(loss: Any) -> None:
+    plan = noisy_plan(z=0.1)
+    run = private(plan)
+    expected = take_steps(run, lambda run, x, y: loss(run.model(x), y))
+    assert torch.equal(flat(train(plan, loss=loss).model), expected)
+
+
+@pytest.mark.parametrize("loss", [by_their_number, by_their_sum, standardised_by_the_batch])
+@pytest.mark.parametrize("bad", [[0], [*range(60)], [0, RECORDS - 1]])
+def test_records_that_are_not_numbers_hide_no_total_of_the_batch(loss: Any, bad: list[int]) -> None:
+    """A total with one of them is none itself, and so are all losses that are divided by it."""
+    inputs, targets = data()
+    inputs[bad] = float("nan")
+    plan = noisy_plan(steps=20, batch_size=100)  # there is a step without one of the last two
+    given: dict[str, Any] = {"progress": False, "seed": 7}
+    with pytest.raises(ValueError, match="loss must give every record its own value"):
+        dither.train(model(), (inputs, targets), plan, loss=loss, **given)
+    found = dither.train(model(), (inputs, targets), plan, loss=cross_entropies, **given)
+    assert flat(found.model).isfinite().all()
 
 
 def test_models_that_cannot_be_trained() -> None:

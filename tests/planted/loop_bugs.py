@@ -1,0 +1,221 @@
+"""Mistakes planted into private loops: what is recorded, checked, drawn and taken as a step."""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from tests.planted.bug import Bug
+from torch import Tensor
+
+from dither.clipping import clip as clipping
+from dither.clipping.engine import clipped_recording
+from dither.training.model_randomness import ModelRandomness
+from dither.training.optimizer_hooks import OptimizerHooks
+from dither.training.private import Private
+
+Patch = pytest.MonkeyPatch
+
+
+def nothing_is_clipped(patch: Patch) -> None:
+    def wrong(contributions: Any, clip_norm: float) -> tuple[dict[str, Tensor], Tensor]:
+        return clipping.clip(contributions, math.inf)
+
+    patch.setattr("dither.clipping.engine.clip", wrong)
+
+
+def no_noise(patch: Patch) -> None:
+    patch.setattr("dither.release.add_noise", lambda values, scale, stream: None)
+
+
+def losses_are_not_checked(patch: Patch) -> None:
+    patch.setattr("dither.clipping.engine.check_own_rows", lambda *_: True)
+
+
+def calls_are_not_compared(patch: Patch) -> None:
+    patch.setattr("dither.clipping.trial.same", lambda one, two: True)
+
+
+def buffers_are_not_looked_at(patch: Patch) -> None:
+    patch.setattr("dither.clipping.recording._changes", lambda before, after: (frozenset(), False))
+
+
+def sums_are_not_compared(patch: Patch) -> None:
+    patch.setattr("dither.clipping.engine.differing_sums", lambda *_: (set(), True))
+
+
+def unseen_parameters_are_dropped(patch: Patch) -> None:
+    patch.setattr("dither.clipping.engine.unseen_parameters", lambda recorder, losses: set())
+
+
+def totals_are_not_looked_for(patch: Patch) -> None:
+    patch.setattr("dither.training.losses._are_close", lambda one, two: True)
+
+
+def dropout_of_the_caller(patch: Patch) -> None:
+    def wrong(self: ModelRandomness) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    patch.setattr(ModelRandomness, "__call__", wrong)
+
+
+def the_same_masks_in_every_step(patch: Patch) -> None:
+    right: Any = ModelRandomness.begin
+    patch.setattr(ModelRandomness, "begin", lambda self, *given: right(self, *given[:-1], 0))
+
+
+def views_as_records(patch: Patch) -> None:
+    def wrong(recording: Any, losses: Tensor, clip_norm: float, views: int = 1) -> Any:
+        return clipped_recording(recording, losses / views, clip_norm / views)
+
+    patch.setattr("dither.training.private.clipped_recording", wrong)
+
+
+def gradients_added_to_what_was_there(patch: Patch) -> None:
+    right = Private._release
+
+    def wrong(self: Private) -> float:
+        before = [p.grad for p in self.model.parameters()]
+        stepsize = right(self)
+        for parameter, old in zip(self.model.parameters(), before, strict=True):
+            if parameter.grad is not None and old is not None:
+                parameter.grad += old
+        return stepsize
+
+    patch.setattr(Private, "_release", wrong)
+
+
+def microbatches_that_are_missing(patch: Patch) -> None:
+    right = Private._ready_step
+
+    def wrong(self: Private) -> Any:
+        if self._step is not None and self._step.received:
+            self._step.received = self._step.records
+        return right(self)
+
+    patch.setattr(Private, "_ready_step", wrong)
+
+
+def losses_of_an_earlier_batch(patch: Patch) -> None:
+    patch.setattr("dither.training.private.ref", lambda losses: lambda: None)
+
+
+def rates_that_may_change(patch: Patch) -> None:
+    patch.setattr(OptimizerHooks, "check", lambda self: None)
+
+
+def rates_without_the_plans_factor(patch: Patch) -> None:
+    right = Private._release
+
+    def wrong(self: Private) -> float:
+        right(self)
+        return 1.0
+
+    patch.setattr(Private, "_release", wrong)
+
+
+def sums_in_half_precision(patch: Patch) -> None:
+    right = clipped_recording
+
+    def wrong(*args: Any, **settings: Any) -> Any:
+        found = right(*args, **settings)
+        for total in found.gradients.values():
+            total.copy_(total.to(torch.bfloat16))
+        return found
+
+    patch.setattr("dither.training.private.clipped_recording", wrong)
+
+
+TRAINING = "tests/training/"
+LOOP_BUGS = (
+    Bug(
+        "no clipping at all",
+        nothing_is_clipped,
+        f"{TRAINING}test_sensitivity.py::"
+        "test_an_outlier_changes_every_sum_by_the_clip_norm_and_no_more",
+    ),
+    Bug(
+        "no noise at all",
+        no_noise,
+        f"{TRAINING}test_released_step.py::test_noise_is_as_planned",
+    ),
+    Bug(
+        "losses that are not checked for other records",
+        losses_are_not_checked,
+        f"{TRAINING}test_mixing.py::test_losses_that_depend_on_other_records",
+    ),
+    Bug(
+        "calls that are not compared with other records",
+        calls_are_not_compared,
+        f"{TRAINING}test_mixing.py::test_models_that_mix_records",
+    ),
+    Bug(
+        "buffers that are not looked at after the first step",
+        buffers_are_not_looked_at,
+        f"{TRAINING}test_mixing.py::test_buffers_that_keep_something_of_the_records",
+    ),
+    Bug(
+        "sums that are not compared with plain autograd",
+        sums_are_not_compared,
+        f"{TRAINING}test_mixing.py::test_losses_of_single_records",
+    ),
+    Bug(
+        "a parameter in the loop that is left out",
+        unseen_parameters_are_dropped,
+        f"{TRAINING}test_model_calls.py::test_calls_that_are_computed_record_by_record",
+    ),
+    Bug(
+        "a loss of train() that is divided by a total",
+        totals_are_not_looked_for,
+        f"{TRAINING}test_train.py::test_losses_that_depend_on_totals_of_the_batch",
+    ),
+    Bug(
+        "dropout masks that follow the caller's seed",
+        dropout_of_the_caller,
+        f"{TRAINING}test_model_randomness.py::"
+        "test_masks_of_unseeded_runs_differ_whatever_seed_torch_has",
+    ),
+    Bug(
+        "the same dropout masks in every step",
+        the_same_masks_in_every_step,
+        f"{TRAINING}test_model_randomness.py::"
+        "test_masks_of_a_seeded_run_repeat_and_differ_between_steps_and_calls",
+    ),
+    Bug(
+        "views that are clipped one by one",
+        views_as_records,
+        f"{TRAINING}test_loop.py::test_views_of_a_record_are_averaged_before_clipping",
+    ),
+    Bug(
+        "a release that is added to other gradients",
+        gradients_added_to_what_was_there,
+        f"{TRAINING}test_loop.py::test_gradients_of_a_plain_backward_pass_are_overwritten",
+    ),
+    Bug(
+        "a step before all of its microbatches",
+        microbatches_that_are_missing,
+        f"{TRAINING}test_batches.py::test_a_step_before_all_microbatches",
+    ),
+    Bug(
+        "losses of an earlier batch",
+        losses_of_an_earlier_batch,
+        f"{TRAINING}test_refusals.py::test_losses_of_an_earlier_batch",
+    ),
+    Bug(
+        "a learning rate that is changed midway",
+        rates_that_may_change,
+        f"{TRAINING}test_refusals.py::test_a_changed_learning_rate_or_a_scheduler_on_the_way",
+    ),
+    Bug(
+        "learning rates without the plan's step sizes",
+        rates_without_the_plans_factor,
+        f"{TRAINING}test_loop.py::test_learning_rates_follow_the_plan_group_by_group",
+    ),
+    Bug(
+        "sums in half precision",
+        sums_in_half_precision,
+        f"{TRAINING}test_reductions.py::"
+        "test_with_clipping_alone_it_is_descent_along_clipped_gradients",
+    ),
+)
