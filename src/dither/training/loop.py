@@ -153,15 +153,9 @@ def train(
     own_losses = OwnLosses(criterion)
 
     def look() -> None:
-        metrics: dict[str, float] = {}
-        of_iterate: dict[str, float] = {}
-        if measured is not None:
-            if average.name is not None:
-                of_iterate = measure(model, measured, criterion)
-            with average.in_place():
-                metrics = measure(model, measured, criterion)
+        found = _measured(model, measured, criterion, average)
         numbers = private.spent().epsilon, private.stepsize, private.noise_multiplier
-        history.add(Row(private.step, *numbers, metrics, of_iterate))
+        history.add(Row(private.step, *numbers, *found))
 
     clearing = nullcontext() if folder is None else folder.clearing(private)
     with clearing, Bar(private.plan.steps, shown=progress and group.is_rank_zero) as bar:
@@ -190,6 +184,17 @@ def train(
         _save(result, folder, averaging)
     history.close()
     return result
+
+
+def _measured(
+    model: nn.Module, public: Public | None, loss: Loss, average: Average
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what public data says of the average, and of the iterate if that is another model."""
+    if public is None:
+        return {}, {}
+    of_iterate = measure(model, public, loss) if average.name is not None else {}
+    with average.in_place():
+        return measure(model, public, loss), of_iterate
 
 
 def _plan_text(plan: Plan | ReactivePlan) -> str:
