@@ -262,6 +262,42 @@ def with_model(made: nn.Module, steps: int = 3, **settings: Any) -> Private:
     return dither.make_private(made, optimizer, plan, data(), seed=7, **settings)
 
 
+def centre(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return output - output.mean(0)
+
+
+def centre_before(module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    return (inputs[0] - inputs[0].mean(0),)
+
+
+def observe(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    module.get_buffer("code").copy_(output.detach().mean(0))
+
+
+@pytest.mark.parametrize("hook", [centre, centre_before, observe])
+def test_hooks_that_mix_or_keep_records(hook: Any) -> None:
+    made = Model()
+    made.first.register_buffer("code", torch.zeros(8))
+    if hook is centre_before:
+        made.first.register_forward_pre_hook(hook)
+    else:
+        made.first.register_forward_hook(hook)
+    run = with_model(made)
+    with pytest.raises(ValueError, match=f"{OF_MODELS}|its buffer first.code is"):
+        take_steps(run)
+    assert run.step == 0
+
+
+def test_hooks_that_change_every_record_by_itself() -> None:
+    made = Model()
+    made.first.register_forward_hook(lambda _, __, output: 0.5 * output)
+    run = with_model(made)
+    for x, y in run.batches():
+        expected = sum_by_hand(run.model, first_output, 0.2, x, y)
+        run.backward(first_output(run.model, x, y))
+        assert distance(released_sum(run), expected) < 1e-5
+
+
 class OverFeatures(Model):
     def between(self, hidden: Tensor) -> Tensor:
         hidden = hidden - hidden.mean(1, keepdim=True)

@@ -179,9 +179,10 @@ class Recording:
                 f"{min(written)}: what it writes from the records would be released without noise"
             )
         if self._trial is not None:
-            known.learn(self._trial.verdict(made))
+            known.learn(self._trial.verdict(made, written))
         elif not written <= known.verdict.buffers and self.records > 1:
-            known.learn(Trial(self._model, module, args, kwargs, self.records).verdict(None))
+            trial = Trial(self._model, module, args, kwargs, self.records, hooks=True)
+            known.learn(trial.verdict(None))
         return known.verdict
 
 

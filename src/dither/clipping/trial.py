@@ -3,8 +3,10 @@
 Before a call it is tried with its own inputs, random state and buffers, all of which are put back.
 First unchanged; then one half of the records is overwritten by copies of the others, then the
 other half. The rows of the records that were kept must come out as before, and so must the buffers
-that the call writes. Nothing is enlarged: a loss of inputs in [0, 1] does not fail. The call itself
-comes last, so that whatever hooks keep of a call is of this one.
+that the call writes. Nothing is enlarged: a loss of inputs in [0, 1] does not fail.
+
+Hooks of others are left out, since whatever they keep would be of other records. Where the call
+itself then gives something else, they take part in it, and it is tried once more with them.
 """
 
 import copy
@@ -33,6 +35,8 @@ from dither.clipping.rows import (
 
 _CONTAINERS = {list, dict, set, deque, OrderedDict, defaultdict}
 """What a module may keep things in."""
+
+_HOOKS = {"_forward_hooks", "_forward_pre_hooks"}
 
 _UNIFORM_DRAWS = 0.5, 1e-3
 """Numbers to which a uniform draw is set: models may mix records by chance, if it is small."""
@@ -78,6 +82,34 @@ class _Run:
     buffers: dict[str, Tensor]
 
 
+class _State:
+    """The attributes of a model, what they contain, and all random numbers."""
+
+    def __init__(self, model: nn.Module, given: Sequence[Tensor]) -> None:
+        self.random = random_state(given)
+        self._attributes = [(module, dict(vars(module))) for module in model.modules()]
+        self._contents = [
+            (value, copy.copy(value))
+            for _, values in self._attributes
+            for value in values.values()
+            if type(value) in _CONTAINERS
+        ]
+
+    def put_back(self) -> None:
+        for module, values in self._attributes:
+            vars(module).clear()
+            vars(module).update(values)
+        for value, was in self._contents:
+            value.clear()
+            (value.extend if isinstance(value, list | deque) else value.update)(was)
+        set_random_state(self.random)
+
+    def leave_out_hooks(self) -> None:
+        for module, values in self._attributes:
+            for name in _HOOKS & {*values}:
+                vars(module)[name] = OrderedDict()
+
+
 class Trial:
     """A call that is tried before it is made.
 
@@ -88,6 +120,7 @@ class Trial:
         kwargs: keyword arguments.
         records: how many records the batch has.
         attempt: how many batches were tried before.
+        hooks: whether hooks of the model take part at once.
     """
 
     def __init__(
@@ -98,17 +131,13 @@ class Trial:
         kwargs: Any,
         records: int,
         attempt: int = 0,
+        *,
+        hooks: bool = False,
     ) -> None:
         self._call, self._arguments, self._records = call, (args, kwargs), records
+        self._model, self._attempt, self._hooks = model, attempt, hooks
         self._given = tensors(self._arguments)
-        self._random = random_state(self._given)
-        self._attributes = [(module, dict(vars(module))) for module in model.modules()]
-        self._contents = [
-            (value, copy.copy(value))
-            for _, values in self._attributes
-            for value in values.values()
-            if type(value) in _CONTAINERS
-        ]
+        self._state = _State(model, self._given)
         self._buffers = [
             (f"{path}.{name}".lstrip("."), module, name, buffer.clone())
             for path, module in model.named_modules()
@@ -118,21 +147,38 @@ class Trial:
         self._writes, self._note = True, ""
         self._verdict = Verdict(is_final=False)
         self._outputs: list[Tensor] | None = None
+        self._try(self._state)
+
+    def _try(self, after: _State) -> None:
+        """Try the call from the state that it was given, and leave another."""
+        self._outputs, self._note = None, ""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the call itself will give them
                 base = self._run()
                 self._outputs = base.outputs
-                self._verdict = self._judge(base, attempt)
+                self._verdict = self._judge(base, self._attempt)
         except _FAILURES:
             if self._outputs is not None:
                 self._note = "fails with other records"
                 self._verdict = Verdict(buffers=self._written(base), is_checked=False)
         finally:
-            self._put_back()
+            after.put_back()
 
-    def verdict(self, outputs: Sequence[Tensor] | None) -> Verdict:
-        """Return the verdict, given what the call has returned since; None if it was not made."""
+    def verdict(
+        self, outputs: Sequence[Tensor] | None, written: frozenset[str] = frozenset()
+    ) -> Verdict:
+        """Return the verdict on the call.
+
+        Args:
+            outputs: what it has returned since; None if it was not made.
+            written: the names of the buffers that it has written.
+        """
+        if outputs is not None and not self._hooks:
+            is_same = self._outputs is not None and all_same(self._outputs, outputs)
+            if not (is_same and written <= self._verdict.buffers):
+                self._hooks = True
+                self._try(_State(self._model, self._given))
         if self._outputs is None:  # the call fails, and says so itself
             return self._verdict
         if outputs is not None and not all_same(self._outputs, outputs):
@@ -147,7 +193,7 @@ class Trial:
         return self._verdict
 
     def _judge(self, base: _Run, attempt: int) -> Verdict:
-        uses_random = has_drawn(self._random, random_state(self._given))
+        uses_random = has_drawn(self._state.random, random_state(self._given))
         found = self._compared(base, uses_random, attempt)
         is_final = found.is_final and self._records >= ENOUGH
         is_final = is_final and len(found.constants) < len(base.outputs)
@@ -235,7 +281,9 @@ class Trial:
 
     def _outputs_with(self, changed: dict[int, Tensor] | None) -> list[Tensor]:
         """Return the outputs of the call with some arguments replaced, by their ids."""
-        self._put_back()
+        self._state.put_back()
+        if not self._hooks:
+            self._state.leave_out_hooks()
         for _, module, name, value in self._buffers:
             module._buffers[name] = value.clone()
         own = {id(t): _copy(t) if self._writes else t for t in self._given} | (changed or {})
@@ -245,16 +293,6 @@ class Trial:
         if changed is None:
             self._writes = [tensor._version for tensor in own.values()] != before
         return tensors_anywhere(output)
-
-    def _put_back(self) -> None:
-        """Leave buffers, attributes and random numbers as they were."""
-        for module, values in self._attributes:
-            vars(module).clear()
-            vars(module).update(values)
-        for value, was in self._contents:
-            value.clear()
-            (value.extend if isinstance(value, list | deque) else value.update)(was)
-        set_random_state(self._random)
 
 
 def _copy(tensor: Tensor) -> Tensor:
