@@ -14,6 +14,7 @@ import torch
 from tests.training.loops import (
     CLASSES,
     FEATURES,
+    RECORDS,
     data,
     distance,
     losses,
@@ -372,12 +373,12 @@ class Keeping(Model):
 
 
 @pytest.mark.parametrize("what", ["mean", "assigned", "largest"])
-@pytest.mark.parametrize("since", [0, 1, 2])
+@pytest.mark.parametrize("since", [0, 1, 6])
 def test_buffers_that_keep_something_of_the_records(what: str, since: int) -> None:
     """Refused in the step in which it begins, before that step is released."""
     made = Keeping(what)
     made.is_on = since == 0
-    run = with_model(made, steps=4)
+    run = with_model(made, steps=8)
 
     def compute(run: Private, x: Tensor, y: Tensor) -> Tensor:
         made.is_on = run.step >= since
@@ -388,26 +389,52 @@ def test_buffers_that_keep_something_of_the_records(what: str, since: int) -> No
     assert run.step == since
 
 
+@pytest.mark.parametrize("what", ["mean", "assigned", "largest"])
 @pytest.mark.parametrize("since", [0, 1])
-def test_buffers_that_are_the_same_whatever_the_records(since: int) -> None:
+def test_buffers_that_keep_something_of_a_record_that_comes_alone(what: str, since: int) -> None:
+    """In microbatches of one record, in a draw of one, and in an empty draw, which shows one."""
+    for first, size in ((range(12), 1), (range(1), 0), (range(0), 0)):
+        made = Keeping(what)
+        run = with_model(made, steps=4)
+        run._sampler = Drawn(*[first] * 4)
+
+        def compute(run: Private, x: Tensor, y: Tensor, made: Keeping = made) -> Tensor:
+            made.is_on = run.step >= since
+            return losses(run, x, y)
+
+        with pytest.raises(ValueError, match="keep nothing of its records, but its buffer code"):
+            take_steps(run, compute, size)
+        assert run.step == since
+
+
+@pytest.mark.parametrize("microbatch_size", [0, 1])
+@pytest.mark.parametrize("since", [0, 1])
+def test_buffers_that_are_the_same_whatever_the_records(since: int, microbatch_size: int) -> None:
     made = Keeping("count")
     run = with_model(made)
-    for x, y in run.batches():
+    calls = 0
+    for batch in run.batches():
         made.is_on = run.step >= since
-        run.backward(losses(run, x, y))
+        for x, y in run.microbatches(batch, microbatch_size or RECORDS):
+            run.backward(losses(run, x, y))
+            calls += made.is_on
         run.optimizer.step()
-    assert float(made.get_buffer("count")) == 3 - since
+    assert float(made.get_buffer("count")) == calls > 0
 
 
+@pytest.mark.parametrize("microbatch_size", [1, RECORDS])
 @pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
-def test_spectral_norms_run(norm: Any) -> None:
+def test_spectral_norms_run(norm: Any, microbatch_size: int) -> None:
     made = nn.Sequential(norm(nn.Linear(FEATURES, 8)), nn.Tanh(), nn.Linear(8, CLASSES))
     run = with_model(made)
+    before = [each.clone() for each in made.buffers()]
     for batch in run.batches():
-        run.backward(losses(run, *batch))
+        for part in run.microbatches(batch, microbatch_size):
+            run.backward(losses(run, *part))
         total = released_sum(run)
         assert 0.0 < float(total.norm()) <= 0.2 * len(batch[0]) * 1.001
     assert run.step == 3
+    assert not all(torch.equal(a, b) for a, b in zip(made.buffers(), before, strict=True))
 
 
 class Initialised(Model):

@@ -7,7 +7,7 @@ calls. Between calls nothing is held open.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import WeakMethod
@@ -73,9 +73,13 @@ class CallMemory:
             return self.verdict.is_checked and self.seen in _TRIED_AGAIN
         return self.tried < ATTEMPTS
 
-    def learn(self, verdict: Verdict) -> None:
-        """Take the verdict of another trial."""
-        self.verdict, self.tried = verdict, self.tried + 1
+    def learn(self, verdict: Verdict, records: int) -> None:
+        """Take the verdict of another trial; one record alone shows nothing but buffers."""
+        if records > 1:
+            self.verdict, self.tried = verdict, self.tried + 1
+        else:
+            buffers = self.verdict.buffers | verdict.buffers
+            self.verdict = replace(self.verdict, refusal=verdict.refusal, buffers=buffers)
 
 
 @dataclass
@@ -179,10 +183,10 @@ class Recording:
                 f"{min(written)}: what it writes from the records would be released without noise"
             )
         if self._trial is not None:
-            known.learn(self._trial.verdict(made, written))
-        elif not written <= known.verdict.buffers and self.records > 1:
+            known.learn(self._trial.verdict(made, written), self.records)
+        elif not written <= known.verdict.buffers:
             trial = Trial(self._model, module, args, kwargs, self.records, hooks=True)
-            known.learn(trial.verdict(None))
+            known.learn(trial.verdict(None), self.records)
         return known.verdict
 
 

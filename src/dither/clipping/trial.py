@@ -209,6 +209,9 @@ class Trial:
 
     def _compared(self, base: _Run, uses_random: bool, attempt: int) -> Verdict:
         """Return a verdict from readings of the arguments, until one keeps the records apart."""
+        if self._records == 1:
+            altered = {id(tensor): _altered(tensor) for tensor in self._given}
+            return Verdict(self._kept(base, self._run(altered)), is_final=False)
         half = random_half(self._records, attempt)
         first, *others = readings(self._given, self._records) or [Reading({})]
         found = self._overwrite(base, first, half)
@@ -237,12 +240,9 @@ class Trial:
                     for place, rows in reading.rows.items()
                 }
             )
-            for path, buffer in base.buffers.items():
-                if not same(buffer, run.buffers[path]):
-                    return Verdict(
-                        f"model must keep nothing of its records, but its buffer {path} is "
-                        "computed from them, and would be released without noise"
-                    )
+            refusal = self._kept(base, run)
+            if refusal is not None:
+                return Verdict(refusal)
             if [tensor.shape for tensor in run.outputs] != [t.shape for t in base.outputs]:
                 continue  # sizes that depend on values cannot be compared
             changed = [p for p, t in enumerate(base.outputs) if not same(t, run.outputs[p])]
@@ -255,6 +255,16 @@ class Trial:
             if mixed:
                 break
         return Verdict(None, frozenset(mixed), frozenset(constants - mixed))
+
+    def _kept(self, base: _Run, run: _Run) -> str | None:
+        """Return what is wrong if a buffer has become another with other records."""
+        for path, buffer in base.buffers.items():
+            if not same(buffer, run.buffers[path]):
+                return (
+                    f"model must keep nothing of its records, but its buffer {path} is computed "
+                    "from them, and would be released without noise"
+                )
+        return None
 
     def _have_rows(self, places: frozenset[int], base: _Run) -> bool:
         """Return whether any of some outputs has a dimension that may be the records'."""
@@ -293,6 +303,13 @@ class Trial:
         if changed is None:
             self._writes = [tensor._version for tensor in own.values()] != before
         return tensors_anywhere(output)
+
+
+def _altered(tensor: Tensor) -> Tensor:
+    """Return another record, where there is none to copy: of values that may be, too."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return _copy(0.5 * tensor.detach()).requires_grad_(tensor.requires_grad)
+    return tensor.flip(tensor.dim() - 1) if tensor.dim() > 1 else tensor
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -187,11 +187,10 @@ class Private:
                 " them again from private.model(inputs), with the records that were drawn last"
             )
         self._stop_recording()  # what is computed again in the backward pass is no call
-        if step.drawn:
-            found = clipped_recording(recording, losses, self.plan.clip_norm, step.views)
-            for name, part in found.gradients.items():
-                had = step.sums.get(name)
-                step.sums[name] = part.double() if had is None else had.add_(part)
+        found = clipped_recording(recording, losses, self.plan.clip_norm, step.views)
+        for name, part in found.gradients.items() if step.drawn else ():
+            had = step.sums.get(name)
+            step.sums[name] = part.double() if had is None else had.add_(part)
         step.received += step.expected
         self._last_losses = ref(losses)
 
