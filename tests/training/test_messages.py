@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import dither
 from dither import Plan, Private
-from dither.clipping import FallbackWarning
+from dither.clipping import Call, FallbackWarning, PerRecord, register, registry
 
 DRAWN, RECORDS, BATCH_SIZE = 37, 4000, 53
 VALUE = 8121.0
@@ -210,6 +210,36 @@ def test_losses_of_train(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = torch.randn(RECORDS, FEATURES), torch.randint(CLASSES, (RECORDS,))
     with pytest.raises(ValueError, match="loss must") as refusal:
         dither.train(model(), dataset, plan, loss=loss, progress=False)
+    assert not tells_of_the_batch(str(refusal.value))
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(FEATURES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+@pytest.mark.parametrize(
+    ("rows", "entries"), [(slice(None), slice(1, None)), (slice(1, None), ...)]
+)
+def test_rules_that_return_something_else(
+    rows: slice, entries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    monkeypatch.setattr(registry, "_LAYERS", {*registry._LAYERS})
+
+    @register(Scale)
+    def wrong(call: Call, gradient: Tensor) -> Any:
+        own = (gradient * call.args[0])[rows]
+        return [(call.function.factor, PerRecord(own[:, entries]))]  # type: ignore[attr-defined]
+
+    run = run_of(nn.Sequential(Scale(), nn.Linear(FEATURES, CLASSES)))
+    x, y = next(run.batches())
+    with pytest.raises(ValueError, match="must return one gradient per record") as refusal:
+        run.backward(cross_entropy(run.model(x), y))
     assert not tells_of_the_batch(str(refusal.value))
 
 

@@ -174,9 +174,10 @@ def _checked(
                 f"got {type(part).__name__}"
             )
         if part.size != tensor.numel() or part.records != records:
+            got = "another number of them" if part.records != records else f"{part.size} entries"
             raise InvalidValueError(
                 f"the {name} must return one gradient per record, each of the parameter's "
-                f"{tensor.numel()} entries, got {part.records} of {part.size}"
+                f"{tensor.numel()} entries, got {got}"
             )
         yield tensor, part
 
