@@ -60,7 +60,10 @@ def _refusal(layer: nn.Module) -> tuple[str, str] | None:
 
 def _keeps_or_mixes(layer: nn.Module) -> tuple[str, str] | None:
     if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
-        remedy = "dither.clipping.replace_batch_norm(model) puts GroupNorm in its place"
+        remedy = (
+            "dither.clipping.replace_batch_norm(model) returns a copy with GroupNorm in its place, "
+            "for which the optimizer is made"
+        )
         is_lazy = isinstance(layer, nn.modules.lazy.LazyModuleMixin)
         return (
             "normalises over the records of a batch",

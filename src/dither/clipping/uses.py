@@ -115,10 +115,10 @@ def _apply(
     rule = rule_of(use.function)
     if rule is not None:
         return _apply_rule(rule, use, gradients, recorder)
+    by_hand = recurrent if is_recurrent(use) else one_by_one
+    found = by_hand(use, gradients, recorder)
     repeated.append(f"{use.name} with {', '.join(use.names)}")
-    if is_recurrent(use):
-        return recurrent(use, gradients, recorder)
-    return one_by_one(use, gradients, recorder)
+    return found
 
 
 def _apply_rule(

@@ -15,7 +15,8 @@ from dither.validate import InvalidTypeError, InvalidValueError
 
 _SCHEDULED = (
     "optimizer must have no learning rate scheduler, got one: the plan owns the learning rate; "
-    "give the schedule to dither.plan(stepsizes=dither.schedules.from_torch(...))"
+    "give the schedule to dither.plan(stepsizes=dither.schedules.from_torch(make_scheduler)), "
+    "where make_scheduler(optimizer) returns it, one value per step"
 )
 _BUSY = "_dither_is_private"
 
@@ -38,7 +39,8 @@ class OptimizerHooks:
         self._model, self._release = model, release
         if _BUSY in self._optimizer.__dict__:
             raise InvalidValueError(
-                "optimizer must not belong to another private run: call close() of that one first"
+                "optimizer must not belong to another private run: call close() of that one, or "
+                "make a new optimizer"
             )
         if _has_scheduler(self._optimizer):
             raise InvalidValueError(_SCHEDULED)
@@ -79,7 +81,8 @@ class OptimizerHooks:
         if foreign:
             raise error(
                 f"optimizer must have the model's parameters alone, got {foreign} that are not: "
-                "make one module of all that is trained, and the optimizer with its parameters()"
+                "make the optimizer after the model is copied or changed (replace_batch_norm, "
+                "deepcopy), with the parameters() of one module that holds all that is trained"
             )
         missing = [name for name, p in trainable(self._model).items() if id(p) not in held]
         if missing:

@@ -116,7 +116,7 @@ class FromDataset:
                 "collate_fn pads to the longest record of the batch, so that a record's row "
                 "depends on other records: pad to a public length, or use a model and a loss that "
                 "ignore padding",
-                stacklevel=3,
+                stacklevel=6,  # where the loop asks for its next batch
             )
         self._collate.is_checked |= finding is not None  # also in workers that start later
 

@@ -26,7 +26,9 @@ def recurrent(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder) 
     """
     inputs, states, weights, *settings = use.args
     if not isinstance(weights, list | tuple) or inputs.dim() != 3:
-        raise UnseenUseError(f"{use.name} has packed sequences, or inputs without records")
+        raise UnseenUseError(
+            f"{use.name} gets packed sequences, which have no rule (padded ones are faster)"
+        )
     _, _, dropout, is_training, _, batch_first = settings
     if dropout and is_training:
         raise UnseenUseError(f"{use.name} has dropout, which would be drawn again")
