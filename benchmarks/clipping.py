@@ -212,7 +212,7 @@ def growth() -> dict[str, Any]:
     x, y = torch.randn(4096, 1, 28, 28), torch.randint(10, (4096,))
     steps: dict[str, Step] = {
         f"batch {size:,}, microbatch {piece}": lambda size=size, piece=piece: clipped_sum(  # type: ignore[misc]
-            model, losses, x[:size], y[:size], clip_norm=CLIP_NORM, microbatch=piece
+            model, losses, x[:size], y[:size], clip_norm=CLIP_NORM, microbatch_size=piece
         )
         for piece in (64, 256)
         for size in (64, 256, 1024, 4096)

@@ -1,7 +1,8 @@
 """Whole epochs of private training: dither against a plain PyTorch loop and three modes of Opacus.
 
 MNIST with the CNN of the clipping benchmark, 256 records a step, all in one run on two threads,
-alternating epochs, medians; then the share of a step that drawing the noise takes, on five models.
+alternating epochs, medians; then, on five models, a step against its parts called by hand, and the
+share of a step that drawing the noise takes.
 Run by ``make bench`` (or ``python -m benchmarks.training``), with MNIST in ``$DITHER_DATA``; writes
 a record and a picture.
 """
@@ -25,9 +26,10 @@ from benchmarks.clipping_models import CASES, case, losses, mnist_cnn
 from benchmarks.recording import RESULTS, record
 from dither import Plan, release
 from dither.data import load
+from dither.randomness import Source
 from dither.reports import save_figure
 
-EPOCHS, THREADS, BATCH, STEPS = 5, 2, 256, 30
+EPOCHS, THREADS, BATCH, STEPS, WARM = 5, 2, 256, 30, 5
 RECORDS = 15_360  # a quarter of MNIST: sixty steps an epoch
 Epoch = Callable[[], None]
 
@@ -129,6 +131,79 @@ def epochs() -> dict[str, Any]:
     }
 
 
+def overhead(name: str) -> dict[str, Any]:
+    """Return what a step of a loop of one's own costs, against its parts called by hand.
+
+    The parts are `clipped_sum`, `release` and the optimizer's step on the same batch; both are
+    timed in turn, and so is a plain step. The first step, with its checks, is that of new models.
+    """
+    setting = case(name)
+    size = len(setting.inputs)
+    plan = Plan.from_noise_multipliers(
+        [1.0] * (STEPS + WARM), delta=1e-5, dataset_size=size, batch_size=size
+    )
+    data = setting.inputs, setting.targets
+
+    def prepared() -> tuple[dither.Private, Callable[[], None]]:
+        model = deepcopy(setting.model)
+        run = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.01), plan, data)
+        batches = run.batches()
+
+        def step() -> None:
+            x, y = next(batches)
+            run.backward(losses(run.model(x), y))
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+
+        return run, step
+
+    by_hand, plain_model = deepcopy(setting.model), deepcopy(setting.model)
+    by_hand_optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.01)
+    plain_optimizer = torch.optim.SGD(plain_model.parameters(), lr=0.01)
+    index = torch.arange(size)
+
+    def parts() -> None:
+        x, y = (each.index_select(0, index) for each in data)
+        total = dither.clipping.clipped_sum(by_hand, losses, x, y, clip_norm=1.0)
+        noisy = release.release(
+            total, clip_norm=1.0, noise_multiplier=1.0, batch_size=size,
+            stream=Source().stream("noise", 0),
+        )  # fmt: skip
+        for key, parameter in by_hand.named_parameters():
+            parameter.grad = noisy.gradients[key]
+        by_hand_optimizer.step()
+        by_hand_optimizer.zero_grad()
+
+    def plain_step() -> None:
+        x, y = (each.index_select(0, index) for each in data)
+        losses(plain_model(x), y).mean().backward()
+        plain_optimizer.step()
+        plain_optimizer.zero_grad()
+
+    first = [_seconds(prepared()[1]) for _ in range(5)]
+    run, step = prepared()
+    times: dict[str, list[float]] = {"loop": [], "parts": [], "plain": []}
+    for turn in range(STEPS + WARM):
+        for key, call in (("loop", step), ("parts", parts), ("plain", plain_step)):
+            seconds = _seconds(call)
+            if turn >= WARM:
+                times[key].append(seconds)
+    run.close()
+    loop, by_parts, plain_one = (median(times[key]) for key in ("loop", "parts", "plain"))
+    return {
+        "milliseconds": round(1000.0 * loop, 2),
+        "times its parts": round(loop / by_parts, 2),
+        "times plain": round(loop / plain_one, 2),
+        "first step, times plain": round(median(first) / plain_one, 2),
+    }
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 def noise_share(name: str) -> dict[str, Any]:
     """Return how much of a step drawing the noise takes, and the whole release."""
     setting = case(name)
@@ -222,6 +297,7 @@ def main() -> None:
         "setting": f"{THREADS} threads, {RECORDS:,} records of MNIST, batches of {BATCH}, epochs "
         f"alternating, median of {EPOCHS}; noise: median of {STEPS} steps",
         "epochs": found,
+        "steps": {name: overhead(name) for name in track(list(CASES), "steps", transient=True)},
         "noise": shares,
     }
     record("training", "python -m benchmarks.training", ("torch", "opacus"), results)
