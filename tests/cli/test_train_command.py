@@ -567,7 +567,7 @@ def test_the_help_tells_every_default(
         ("--model models_of_mine:nothing", "model must be a Module, got None"),
         ("--model models_of_mine:word", "model must be a Module, got 'a model'"),
         ("--model models_of_mine:normed", "1 (BatchNorm1d) normalises over the records"),
-        ("--model models_of_mine:mixing", "model and loss must treat every record by itself"),
+        ("--model models_of_mine:mixing", "model must treat every record by itself"),
         ("--model cnn", "must have images of channels × height × width"),
         ("--plotting runs.png", "unrecognized arguments: --plotting runs.png"),
         ("--device gpu", "invalid choice: 'gpu'"),

@@ -327,3 +327,10 @@ def test_bad_sizes_of_microbatches(size: int) -> None:
     batch = next(run.batches())
     with pytest.raises(ValueError, match="size must be a whole number of at least 1"):
         next(run.microbatches(batch, size))
+
+
+def test_microbatches_of_something_else_than_the_batch() -> None:
+    run = private(quiet_plan(batch_size=40))
+    x, y = next(run.batches())
+    with pytest.raises(StepError, match="got something with other rows"):
+        next(iter(run.microbatches((x[:3], y[:3]), 3)))

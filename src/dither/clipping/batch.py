@@ -111,6 +111,11 @@ def rows_of(tree: Any, rows: slice, total: int) -> Any:
     )
 
 
+def has_rows(tree: Any, total: int) -> bool:
+    """Return whether any tensor of a batch has so many rows."""
+    return any(tensor.shape[:1] == (total,) for tensor in tensors(tree))
+
+
 def count(**argument: Any) -> int:
     """Return the number of records in a batch, on which all its tensors must agree."""
     ((name, batch),) = argument.items()

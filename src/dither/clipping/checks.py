@@ -3,10 +3,10 @@
 Shapes can mislead (a sequence as long as the batch), rules can be wrong, losses can mix records. So
 it is checked once that each loss depends on the model's outputs for its own record alone
 (:func:`check_own_rows`), and for every kind of use that a weighted sum of the records' gradients is
-what plain autograd gives, with a weight of its own for every record (:func:`differing_sums`).
+what plain autograd gives, with a weight of its own for every record (:func:`differing`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,31 +14,42 @@ from torch.autograd.graph import get_gradient_edge
 
 from dither.clipping.batch import accumulation_dtype
 from dither.clipping.contributions import Contribution
+from dither.clipping.layout import Layout
 from dither.clipping.recorder import Recorder
 from dither.clipping.recording import Output
 from dither.clipping.rows import random_half
+from dither.clipping.rules.recurrent import is_recurrent
 from dither.clipping.uses import gradients_at
 from dither.validate import InvalidValueError
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.004, torch.bfloat16: 0.03}
 
 
+def gradients_of_half(losses: Tensor, outputs: Sequence[Output]) -> list[Tensor | None]:
+    """Return the gradients of a half of the losses with respect to the model's outputs."""
+    chosen = random_half(len(losses)).to(losses.device)
+    return gradients_at(losses, [each.edge for each in outputs], weights=chosen)
+
+
 def check_own_rows(
-    losses: Tensor, outputs: Sequence[Output], gradients: Sequence[Tensor | None]
+    losses: Tensor,
+    outputs: Sequence[Output],
+    of_half: Sequence[Tensor | None],
+    gradients: Sequence[Tensor | None],
 ) -> None:
     """Raise if a loss depends on the model's outputs for another record.
 
-    The losses of a half of the records are differentiated alone: the outputs of the others must get
-    no gradient, and those of their own records the same as before.
+    The losses of a half of the records were differentiated alone: the outputs of the others must
+    get no gradient, and those of their own records the same as before.
 
     Args:
         losses: one per record.
         outputs: tensors that calls of the model have returned.
+        of_half: from :func:`gradients_of_half`.
         gradients: of the sum of all losses with respect to them.
     """
     records = len(losses)
     chosen = random_half(records).to(losses.device)
-    of_half = gradients_at(losses, [each.edge for each in outputs], weights=chosen)
     for output, whole, half in zip(outputs, gradients, of_half, strict=True):
         if whole is None or output.is_constant:
             continue
@@ -50,7 +61,8 @@ def check_own_rows(
             raise InvalidValueError(
                 "losses must be one per record, each from the model's outputs for its own record, "
                 "got losses that depend on other records of the batch: leave out what compares or "
-                "averages over records (contrastive terms, statistics of the batch)"
+                "averages over records (contrastive terms, statistics of the batch), and keep the "
+                "rows in one order between the model's calls and the losses"
             )
 
 
@@ -105,37 +117,49 @@ def record_weights(norms: Tensor) -> Tensor:
     return torch.where(finite, weights, 0.0)
 
 
-def differing_sums(
+def differing(
     recorder: Recorder,
     losses: Tensor,
     contributions: Mapping[str, Contribution],
     names: Sequence[str],
-    gradients: Iterable[Tensor | None],
+    gradients: Mapping[int, Sequence[Tensor | None]],
 ) -> tuple[set[str], bool]:
-    """Return the parameters whose weighted sum of gradients is not what plain autograd gives.
+    """Return the parameters that are not computed as plain autograd does, record by record.
 
-    A record whose gradient is not finite spoils every sum of plain autograd. Then only the rows of
-    the uses are compared, and the second value is False: another batch must show the rest.
+    Every record gets a weight of its own. The rows of the gradients at the outputs of the uses must
+    be weighted by those of the records, and the weighted sum of the records' gradients must be the
+    gradient of the weighted losses. A record whose gradient is not finite spoils every sum of plain
+    autograd: then only rows are compared, and the second value is False.
 
     Args:
         recorder: what was recorded.
         losses: one per record.
         contributions: of the parameters that are computed by rules.
         names: the parameters to compare.
-        gradients: at the outputs of the uses; the least precise of them sets the tolerance.
+        gradients: position of a use → the gradients of its outputs.
     """
     squared = {name: part.norms()[0] for name, part in contributions.items()}
     norms = sum(squared.values(), start=torch.zeros(())).sqrt().expand(len(losses))
-    if not bool(torch.isfinite(norms).all()):
-        return _differing_rows(recorder, losses, norms, names), False
     weights = record_weights(norms)
+    uses = [k for k in gradients if {*recorder.uses[k].names} & {*names}]
+    edges = [e for k in uses for e in recorder.uses[k].edges[:1] if e is not None]
     leaves = [get_gradient_edge(recorder.parameters[name]) for name in names]
-    expected = gradients_at(losses, leaves, weights=weights)
-    found = [gradient.dtype for gradient in gradients if gradient is not None]
-    tolerance = max((_TOLERANCE.get(dtype, 0.03) for dtype in found), default=0.0)
+    found = gradients_at(losses, [*leaves, *edges], weights=weights)
+    ahead = iter(found[len(leaves) :])
+    wrong: set[str] = set()
+    for k in uses:
+        use, plain = recorder.uses[k], gradients[k][0]
+        weighted = None if use.edges[0] is None else next(ahead)
+        if is_recurrent(use):  # which say themselves where they have their records
+            continue
+        if _rows_differ(use.layout, plain, weighted, weights, torch.isfinite(norms)):
+            wrong |= {*use.names} & {*names}
+    if not bool(torch.isfinite(norms).all()):
+        return wrong, False
+    dtypes = [g.dtype for each in gradients.values() for g in each if g is not None]
+    tolerance = max((_TOLERANCE.get(dtype, 0.03) for dtype in dtypes), default=0.0)
     whole = float((weights * norms).norm())
-    wrong = set()
-    for name, gradient in zip(names, expected, strict=True):
+    for name, gradient in zip(names, found, strict=False):
         parameter, part = recorder.parameters[name], contributions.get(name)
         difference = torch.zeros_like(parameter, dtype=accumulation_dtype(parameter.dtype))
         if part is not None:
@@ -148,30 +172,17 @@ def differing_sums(
     return wrong, True
 
 
-def _differing_rows(
-    recorder: Recorder, losses: Tensor, norms: Tensor, names: Sequence[str]
-) -> set[str]:
-    """Return the parameters of uses whose rows are not those of the records.
-
-    Weighted losses must give weighted rows of the gradients at their outputs.
-    """
-    weights = record_weights(norms).clamp(max=1e3)
-    uses = [use for use in recorder.uses if {*use.names} & {*names}]
-    edges = [edge for use in uses for edge in use.edges[:1] if edge is not None]
-    plain = gradients_at(losses, edges)
-    weighted = gradients_at(losses, edges, weights=weights)
-    found = iter(zip(plain, weighted, strict=True))
-    wrong: set[str] = set()
-    for use in uses:
-        one, two = next(found) if use.edges[0] is not None else (None, None)
-        if one is None or two is None or use.layout is None:
-            continue
-        one, two = (
-            use.layout.record_first(g, recorder.records).reshape(recorder.records, -1)
-            for g in (one, two)
-        )
-        finite = torch.isfinite(norms).to(one.device)
-        expected = weights.to(one)[:, None] * one
-        if bool((_far(two, expected, expected) & finite).any()):
-            wrong |= {*use.names}
-    return wrong
+def _rows_differ(
+    layout: Layout | None,
+    plain: Tensor | None,
+    weighted: Tensor | None,
+    weights: Tensor,
+    finite: Tensor,
+) -> bool:
+    """Return whether a use's rows are not weighted as the records are."""
+    if layout is None or plain is None or weighted is None:
+        return False
+    records = len(weights)
+    one, two = (layout.record_first(g, records).reshape(records, -1) for g in (plain, weighted))
+    expected = weights.to(one)[:, None] * one
+    return bool((_far(two, expected, expected) & finite.to(one.device)).any())

@@ -10,6 +10,9 @@ from dither.clipping.contributions import Contribution, unit
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-11}
 """A record whose squared norm may be off by more than this share is computed again in float64."""
 
+SMALLEST_FACTOR = 1e-30
+"""A clip factor below this would lose digits in float32: the record is computed in float64."""
+
 SMALLEST_CLIP_NORM = 1e-10
 """Below this, squares that are lost in float32 would matter: everything is done in float64."""
 
@@ -27,6 +30,7 @@ def clip(
     squared, bound = _totals(contributions)
     tolerance = min(TOLERANCE[part.dtype] for part in contributions.values())
     ordinary = bound - (1.0 + tolerance) * squared <= 0.0  # NaN and ∞ − ∞ are not
+    ordinary &= clip_norm * bound.rsqrt() > SMALLEST_FACTOR
     if clip_norm < SMALLEST_CLIP_NORM:
         ordinary = torch.zeros_like(ordinary)
     if ordinary.all():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dither.clipping.batch import accumulation_dtype
-from dither.clipping.checks import check_own_rows, differing_sums
+from dither.clipping.checks import check_own_rows, differing, gradients_of_half
 from dither.clipping.clip import clip
 from dither.clipping.contributions import KEPT, Contribution, PerRecord
 from dither.clipping.precision import full_precision
@@ -77,21 +77,24 @@ def _contributions(
     recorder, memory = recording.recorder, recording.memory
     slow = _slow_before_gradients(recorder, losses)
     unchecked = _unchecked(recorder, memory, slow)
-    looks_at_rows = memory.losses < ATTEMPTS and recorder.records > 1
+    # The rows of several calls may be in different orders, in any batch.
+    is_open = memory.losses < ATTEMPTS or recording.calls > 1
+    looks_at_rows = is_open and recorder.records > 1
     outputs = [each for each in recording.outputs if looks_at_rows or each.refusal is not None]
     uses = [k for k, use in enumerate(recorder.uses) if not {*use.names} <= {*slow}]
     edges = [e for k in uses for e in recorder.uses[k].edges if e is not None]
+    of_half = gradients_of_half(losses, outputs) if looks_at_rows else []
     found = gradients_at(
         losses,
         [*edges, *(output.edge for output in outputs)],
-        keep_graph=bool(slow or unchecked or looks_at_rows),
+        keep_graph=bool(slow or unchecked),
     )
     at_outputs = found[len(edges) :]
     for output, gradient in zip(outputs, at_outputs, strict=True):
         if gradient is not None and output.refusal is not None:
             raise InvalidValueError(output.refusal)
     if looks_at_rows:
-        check_own_rows(losses, outputs, at_outputs)
+        check_own_rows(losses, outputs, of_half, at_outputs)
         seen = [g is not None and bool(torch.isfinite(g).all()) for g in at_outputs]
         if any(ok and not each.is_alike for ok, each in zip(seen, outputs, strict=True)):
             memory.losses += ATTEMPTS if recorder.records >= ENOUGH else 1
@@ -106,9 +109,10 @@ def _contributions(
         _warn_once(memory, f"{call_name}: no rule, so this call is repeated for every record")
     to_compare = [name for name in unchecked if name not in slow]
     if to_compare:
-        at_uses = found[: len(edges)]
-        wrong, is_shown = differing_sums(recorder, losses, parts, to_compare, at_uses)
-        slow |= dict.fromkeys(wrong, "its gradient by rules is not what plain autograd gives")
+        wrong, is_shown = differing(recorder, losses, parts, to_compare, gradients)
+        slow |= dict.fromkeys(
+            sorted(wrong), "its gradient by rules is not what plain autograd gives"
+        )
         unchecked = unchecked if is_shown else []
     _remember(recorder, memory, gradients, unchecked, slow)
     return {name: part for name, part in parts.items() if name not in slow}, slow
@@ -139,8 +143,11 @@ def _keys(recorder: Recorder) -> dict[str, set[object]]:
 def _unchecked(recorder: Recorder, memory: Memory, slow: dict[str, str]) -> list[str]:
     """Return the parameters with uses that were never compared with plain autograd.
 
-    Those that were, and differed, are added to the slow ones.
+    Those that were, and differed, are added to the slow ones. A single record shows nothing, and
+    nothing can go wrong with it.
     """
+    if recorder.records == 1:
+        return []
     found = []
     for name, keys in _keys(recorder).items():
         if name in slow:

@@ -27,16 +27,24 @@ from dither.validate import InvalidValueError
 
 _EXPANDING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to}
 _IN_PLACE_SUMS = {Tensor.add_, Tensor.sub_, Tensor.__iadd__, Tensor.__isub__}
-_MOVING = {
-    getattr(home, name): place
-    for name, place in {
-        "index_select": 1, "gather": 1, "index_add": 1, "index_copy": 1, "scatter": 1,
-        "scatter_add": 1, "sort": 1, "flip": 1, "topk": 2, "roll": 2, "take_along_dim": 2,
-        "repeat_interleave": 2, "masked_select": 2,
+_MOVING: dict[Any, tuple[int, int | None]] = {
+    getattr(home, name): found
+    for names, found in {
+        ("index_select", "gather", "index_add", "index_copy", "scatter", "scatter_add"): (1, None),
+        ("flip", "select", "narrow"): (1, None),
+        ("sort",): (1, -1),
+        ("topk",): (2, -1),
+        ("roll", "take_along_dim", "repeat_interleave", "masked_select"): (2, None),
+        ("split", "chunk", "tensor_split"): (2, 0),
+        ("unbind",): (1, 0),
+        ("cat", "concat", "stack"): (1, 0),
     }.items()
+    for name in names
     for home in (torch, Tensor)
-}  # fmt: skip
-"""Functions that can put a record into another's row, and the position of their ``dim``."""
+    if hasattr(home, name)
+}
+"""Functions that can put a record into another's row: the position of their ``dim``, and which it
+is if it is not given; None for all dimensions as one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +254,7 @@ class Recorder(TorchFunctionMode):
             if held and not self._inside_layers:
                 self._note_derived(seen)
             return
-        moved = any(self._moved[key] for key in batch) or _moves_records(seen, batch)
+        moved = any(self._moved[key] for key in batch) or _moves_records(seen, batch, self.records)
         for tensor in seen.made:
             self._moved[id(tensor)] = moved
         if held and not self._inside_layers:
@@ -268,6 +276,7 @@ class Recorder(TorchFunctionMode):
         names = self.parameters_in([tensor for tensor, _, _ in seen.given])
         kind = type(function) if isinstance(function, nn.Module) else function
         form = self._form((seen.args, seen.kwargs), batch)
+        is_ambiguous = shape[:2] == (self.records, self.records)
         use = Use(
             function,
             seen.args,
@@ -279,7 +288,7 @@ class Recorder(TorchFunctionMode):
             tuple((t, t._version if later else version) for t, version, _ in seen.given),
             tuple(names),
             layout,
-            None if moved else (kind, tuple(names), layout, len(shape), form),
+            None if moved else (kind, tuple(names), layout, is_ambiguous, len(shape), form),
         )
         self.uses.append(use)
 
@@ -300,25 +309,33 @@ class Recorder(TorchFunctionMode):
         return type(arguments)
 
 
-def _moves_records(seen: Seen, batch: frozenset[int]) -> bool:
+def _moves_records(seen: Seen, batch: frozenset[int], records: int) -> bool:
     """Return whether a call can put a record of its first argument into another's row."""
-    subject = seen.args[0] if seen.args else None
-    if not isinstance(subject, Tensor) or id(subject) not in batch:
+    subjects = [
+        t for t in tensors(seen.args[:1]) if id(t) in batch and t.dim() and len(t) % records == 0
+    ]
+    if not subjects:
         return False
     if seen.function is Tensor.__getitem__:
-        index = seen.args[1]
-        first = index[0] if isinstance(index, tuple) and index else index
-        if isinstance(first, Tensor) and first.dtype == torch.int64:
-            every = torch.arange(len(subject), device=first.device)
-            return not torch.equal(first.flatten(), every)  # each row where it was
-        return isinstance(first, Tensor | list)
+        return _picks_rows(subjects[0], seen.args[1])
     if seen.function not in _MOVING:
         return False
-    place = _MOVING[seen.function]
-    along = seen.kwargs.get("dim", seen.kwargs.get("dims"))
-    if along is None and len(seen.args) > place:
-        along = seen.args[place]
-    if along is None:  # the last dimension, or all of them as one
-        return place == 2 and seen.function not in (torch.topk, Tensor.topk)
+    place, along = _MOVING[seen.function]
+    along = seen.args[place] if len(seen.args) > place else along
+    along = seen.kwargs.get("dim", seen.kwargs.get("dims", along))
+    if along is None:
+        return True
     dims = along if isinstance(along, tuple | list) else (along,)
-    return any(dim % max(1, subject.dim()) == 0 for dim in dims)
+    most = max(1, subjects[0].dim() + (seen.function is torch.stack))
+    return any(dim % most == 0 for dim in dims)
+
+
+def _picks_rows(subject: Tensor, index: Any) -> bool:
+    """Return whether an index takes some rows of a tensor, or all in another order."""
+    first = index[0] if isinstance(index, tuple) and index else index
+    if isinstance(first, Tensor) and first.dtype == torch.int64:
+        every = torch.arange(len(subject), device=first.device)
+        return not torch.equal(first.flatten(), every)
+    if isinstance(first, slice):
+        return first != slice(None)
+    return first is not None and first is not Ellipsis

@@ -122,6 +122,7 @@ class Recording:
     ) -> None:
         self.records = records
         self.outputs: list[Output] = []
+        self.calls = 0
         self.memory = memory
         self._model, self._randomness = model, randomness
         self._drawing: AbstractContextManager[None] = nullcontext()
@@ -157,6 +158,7 @@ class Recording:
         """Stop recording, and note what is known of the outputs."""
         try:
             made = tensors_anywhere(output)
+            self.calls += 1
             self.recorder.end_call(made)
             # A call that has failed has no output.
             verdict = Verdict() if output is None else self._verdict(module, args, kwargs, made)

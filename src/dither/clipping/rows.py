@@ -79,14 +79,17 @@ def random_half(records: int, attempt: int = 0) -> Tensor:
             return half
 
 
-def overwritten(tensor: Tensor, axis: int, owners: Tensor, half: Tensor) -> Tensor:
-    """Return a tensor in which the rows of a half of the records are copies of others' rows."""
+def overwritten(tensor: Tensor, axis: int, owners: Tensor, half: Tensor, out: Tensor) -> Tensor:
+    """Return a tensor in which the rows of a half of the records are copies of others' rows.
+
+    It is in the memory of ``out``, a copy of the tensor: new memory would take more time than this.
+    """
     replaced = half[owners].nonzero().squeeze(1)
     kept = (~half[owners]).nonzero().squeeze(1)
     index = torch.arange(len(owners))
     index[replaced] = kept[torch.arange(len(replaced)) % len(kept)]
-    made = tensor.detach().index_select(axis, index.to(tensor.device))
-    return made.requires_grad_(tensor.requires_grad)
+    torch.index_select(tensor.detach(), axis, index.to(tensor.device), out=out.detach())
+    return out
 
 
 def record_axes(tensor: Tensor, records: int) -> list[tuple[int, Tensor]]:

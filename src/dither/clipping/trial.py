@@ -145,6 +145,7 @@ class Trial:
             if buffer is not None
         ]
         self._writes, self._note = True, ""
+        self._copies: dict[int, Tensor] = {}
         self._verdict = Verdict(is_final=False)
         self._outputs: list[Tensor] | None = None
         self._try(self._state)
@@ -236,7 +237,9 @@ class Trial:
         for replaced in (half, ~half) if reading.rows else ():
             run = self._run(
                 {
-                    id(self._given[place]): overwritten(self._given[place], *rows, replaced)
+                    id(self._given[place]): overwritten(
+                        self._given[place], *rows, replaced, self._copies[id(self._given[place])]
+                    )
                     for place, rows in reading.rows.items()
                 }
             )
@@ -296,7 +299,10 @@ class Trial:
             self._state.leave_out_hooks()
         for _, module, name, value in self._buffers:
             module._buffers[name] = value.clone()
-        own = {id(t): _copy(t) if self._writes else t for t in self._given} | (changed or {})
+        if self._writes:
+            self._copies = {id(tensor): _copy(tensor) for tensor in self._given}
+        given = self._copies if self._writes else {id(t): t for t in self._given}
+        own = given | (changed or {})
         before = [tensor._version for tensor in own.values()]
         args, kwargs = mapped(self._arguments, lambda tensor: own[id(tensor)])
         output = self._call(*args, **kwargs)

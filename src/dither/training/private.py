@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from dither import validate
 from dither.clipping import ClippedSum
-from dither.clipping.batch import check_losses, mapped, rows_of, trainable
+from dither.clipping.batch import check_losses, has_rows, mapped, rows_of, trainable
 from dither.clipping.engine import clipped_recording
 from dither.clipping.recording import Memory, ModelHooks, Recording
 from dither.clipping.refusals import check_layers
@@ -158,6 +158,11 @@ class Private:
             raise StepError(
                 "private.microbatches must get the batch that private.batches() gave last, before "
                 "any private.backward(losses) for it"
+            )
+        if not has_rows(batch, step.records * step.views):
+            raise StepError(
+                "private.microbatches must get the batch that private.batches() gave, with a row "
+                "for every record that was drawn, got something with other rows"
             )
         for start in range(0, step.records, size):
             stop = min(step.records, start + size)

@@ -187,8 +187,9 @@ def _found(dataset: Any, collate_fn: CollateFn | None, workers: int, dtype: torc
         _check_once(np.unique(indices).size == indices.size, "a Subset with repeated indices")
         return InSubset(base, indices)
     if isinstance(dataset, ConcatDataset):
-        once = len({*map(id, dataset.datasets)}) == len(dataset.datasets)
-        _check_once(once, "a ConcatDataset with the same dataset twice")
+        places = np.stack(_places(dataset), axis=1)
+        once = len(np.unique(places, axis=0)) == len(places)
+        _check_once(once, "a ConcatDataset with the same records twice")
     if isinstance(dataset, list) and collate_fn is None and any(map(_is_array, dataset)):
         raise InvalidTypeError(
             "dataset must be a tuple (inputs, targets) of arrays with one row per record, or a "
@@ -219,6 +220,18 @@ def _check_access(dataset: Any) -> None:
         raise InvalidTypeError(
             f"dataset must be tensors, arrays or a dataset with __len__ and __getitem__, got {kind}"
         )
+
+
+def _places(dataset: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return, for every record, the dataset that it comes from and its index there."""
+    if isinstance(dataset, ConcatDataset):
+        found = [_places(each) for each in dataset.datasets]
+        return np.concatenate([each[0] for each in found]), np.concatenate([e[1] for e in found])
+    if isinstance(dataset, Subset):
+        sources, indices = _places(dataset.dataset)
+        chosen = np.asarray(dataset.indices, dtype=np.int64)
+        return sources[chosen], indices[chosen]
+    return np.full(len(dataset), id(dataset), np.int64), np.arange(len(dataset), dtype=np.int64)
 
 
 def _check_once(is_once: bool, got: str) -> None:

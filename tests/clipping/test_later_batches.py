@@ -1,0 +1,122 @@
+"""What one batch has shown must not be taken for granted in another one."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from tests.clipping.comparing import by_loop, distance, quietly, squares
+from torch import Tensor, nn
+
+from dither.clipping import clipped_sum
+
+
+def assert_right(model: nn.Module, *batches: Tensor, clip_norm: float = 0.1) -> None:
+    for x in batches:
+        total = quietly(model, squares, x, None, clip_norm=clip_norm)
+        expected, _ = by_loop(model, squares, x, None, clip_norm, len(x))
+        assert distance(total.gradients, expected) < 1e-4
+
+
+class Siamese(nn.Module):
+    """Both halves of a record through one layer, in one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, two = self.code(torch.cat([x[:, :3], x[:, 3:]])).chunk(2)
+        return (one - two).tanh()
+
+
+def test_a_single_record_verifies_nothing() -> None:
+    torch.manual_seed(0)
+    assert_right(Siamese(), torch.randn(1, 6), torch.randn(12, 6), torch.randn(1, 6))
+
+
+class Scaled(nn.Module):
+    """A time-first layer behind a small gate, whose first gradients are negligible."""
+
+    def __init__(self, gate: float) -> None:
+        super().__init__()
+        self.inner, self.gate, self.head = (
+            nn.Linear(3, 3),
+            nn.Parameter(torch.full((3,), gate)),
+            nn.Linear(3, 2),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.inner(x.transpose(0, 1).reshape(-1, 3)).tanh()
+        inner = flat.reshape(x.shape[1], x.shape[0], 3).transpose(0, 1)
+        return self.head((x + self.gate * inner).mean(1))
+
+
+@pytest.mark.parametrize("gate", [1e-8, 1e-4, 1.0])
+def test_a_negligible_gradient_verifies_nothing(gate: float) -> None:
+    torch.manual_seed(0)
+    model = Scaled(gate)
+    quietly(model, squares, torch.randn(8, 4, 3), None, clip_norm=0.1)
+    with torch.no_grad():
+        model.gate.fill_(1.0)
+    assert_right(model, torch.randn(8, 4, 3))
+
+
+class Sorted(nn.Module):
+    """Sorts the records by their first entries, and puts them back."""
+
+    def __init__(self, pick: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.pick, self.code, self.head = pick, nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[:, 0].round().argsort(stable=True)
+        return self.head(self.pick(self.code(self.pick(x, order)).tanh(), order.argsort()))
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x, order: x[order],
+        lambda x, order: x[order.numpy()],
+        lambda x, order: x[order.tolist()],
+        lambda x, order: torch.stack([x[i] for i in order]),
+        lambda x, order: torch.cat([x[i : i + 1] for i in order.tolist()]),
+        lambda x, order: torch.stack([x.unbind()[i] for i in order.tolist()]),
+        lambda x, order: x.index_select(0, order),
+    ],
+    ids=["tensor", "numpy", "list", "stack", "cat", "unbind", "index_select"],
+)
+def test_rows_that_are_moved_in_a_later_batch(pick: Callable[[Tensor, Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    same_order = torch.randn(9, 4)
+    same_order[:, 0] = 0.0
+    assert_right(Sorted(pick), same_order, 3.0 * torch.randn(9, 4))
+
+
+class BothWays(nn.Module):
+    """One layer, with the records first and with the records second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.layer(x).tanh()
+        second = self.layer(x.transpose(0, 1)).sigmoid().transpose(0, 1)
+        return (first * second).mean(1)
+
+
+def test_a_batch_as_large_as_the_sequence_is_long() -> None:
+    torch.manual_seed(0)
+    assert_right(BothWays(), torch.randn(7, 5, 3), torch.randn(5, 5, 3), torch.randn(9, 5, 3))
+
+
+@pytest.mark.parametrize("clip_norm", [1e-6, 1e-4, 1e-2])
+def test_clip_factors_too_small_for_single_precision(clip_norm: float) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    for size in np.geomspace(1e30, 3e38, 30):
+        x = torch.tensor([[float(size)]])
+        total = clipped_sum(model, lambda out, _: out[:, 0], x, None, clip_norm=clip_norm)
+        found = abs(float(total.gradients["weight"]))
+        assert found == 0.0 or found <= clip_norm * (1.0 + 1e-4)
