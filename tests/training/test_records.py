@@ -416,7 +416,11 @@ class TestRefusals:
             (Subset(TensorDataset(*data()), [0, 1, 0]), "a Subset with repeated indices"),
             (Subset(TensorDataset(*data()), [39, 1, -1]), "a Subset with repeated indices"),
             (Subset(OneByOne(), [3, 3]), "a Subset with repeated indices"),
-            (ConcatDataset([SOURCES["list"]] * 2), "with the same dataset twice"),  # type: ignore[list-item]
+            (ConcatDataset([SOURCES["list"]] * 2), "with the same records twice"),  # type: ignore[list-item]
+            (
+                ConcatDataset([SOURCES["list"], Subset(SOURCES["list"], [1])]),  # type: ignore[list-item, arg-type]
+                "with the same records twice",
+            ),
         ],
     )
     def test_datasets(self, dataset: Any, words: str) -> None:
