@@ -48,6 +48,12 @@ def training() -> Iterator[str]:
     yield row("relative to plain", *(f"{found['times plain'][way]:.2f}" for way in ways))
 
 
+def steps() -> Iterator[str]:
+    names = ("times its parts", "times plain", "first step, times plain")
+    for model, found in results("training")["steps"].items():
+        yield row(model, *(f"{found[name]:.2f}" for name in names))
+
+
 def noise() -> Iterator[str]:
     for model, found in results("training")["noise"].items():
         yield row(model, f"{found['parameters']:,}", f"{100 * found['share']:.1f} %")
@@ -115,7 +121,7 @@ TABLES = {
     "why.md": (shaping,),
     "experiments.md": (noise_shapes,),
     "guides/distributed.md": (distributed,),
-    "benchmarks.md": (clipping, training, noise, accounting, estimators, audit),
+    "benchmarks.md": (clipping, training, steps, noise, accounting, estimators, audit),
 }
 
 
