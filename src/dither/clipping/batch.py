@@ -175,9 +175,9 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def vmapped(function: Callable[..., Any], in_dims: Any = 0, randomness: str = "error") -> Any:
+def vmapped(function: Callable[..., Any]) -> Any:
     """Return ``torch.func.vmap`` of a function without its remarks on its own speed."""
-    plain = torch.func.vmap(function, in_dims, randomness=randomness)
+    plain = torch.func.vmap(function)
 
     def quiet(*args: Any) -> Any:
         with warnings.catch_warnings():

@@ -17,7 +17,7 @@ from dither.clipping.contributions import Contribution
 from dither.clipping.layout import Layout
 from dither.clipping.recorder import Recorder
 from dither.clipping.recording import Output
-from dither.clipping.rows import random_half
+from dither.clipping.rows import random_half, record_axes
 from dither.clipping.rules.recurrent import is_recurrent
 from dither.clipping.uses import gradients_at
 from dither.validate import InvalidValueError
@@ -68,17 +68,10 @@ def check_own_rows(
 
 def _by_record(whole: Tensor, half: Tensor, records: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield both gradients as records × rest, for every dimension that may be the records'."""
-    for one, two in zip(_readings(whole, records), _readings(half, records), strict=True):
+    for axis, owners in record_axes(whole, records):
+        order = owners.argsort(stable=True).to(whole.device)
+        one, two = (g.index_select(axis, order).movedim(axis, 0) for g in (whole, half))
         yield one.reshape(records, -1), two.reshape(records, -1)
-
-
-def _readings(gradient: Tensor, records: int) -> Iterator[Tensor]:
-    for axis, size in enumerate(gradient.shape):
-        if size == records:
-            yield gradient.movedim(axis, 0)
-        elif axis == 0 and size and size % records == 0:
-            yield gradient.unflatten(0, (records, -1))
-            yield gradient.unflatten(0, (-1, records)).movedim(1, 0)
 
 
 def _is_own(whole: Tensor, half: Tensor, chosen: Tensor) -> bool:
