@@ -87,7 +87,7 @@ class _Block:
     """Heads that are computed together; those without a plan idle."""
 
     def __init__(self, plans: Sequence[AnyPlan], columns: int, classes: int) -> None:
-        self._courses = [plan.course() for plan in plans]
+        self._courses = [plan.new_state() for plan in plans]
         self._m = plans[0].batch_size
         self._margin = (1.0 + margin(self._m)) / (1.0 + margin(1))
         self._clip_norms = torch.ones(_BLOCK)
@@ -98,7 +98,7 @@ class _Block:
 
     def step(self, batch: Tensor, norms: Tensor, targets: Tensor, normals: Tensor) -> None:
         """Take the next step of every head that has one."""
-        noises = [self._paid(course) for course in self._courses]
+        noises = [self._paid(state) for state in self._courses]
         gradients = self._clipped_mean(batch, norms, targets)
         raw = gradients.square().sum(dim=(1, 2)).tolist() if self._reacts else [0.0] * _BLOCK
         scales = torch.zeros(_BLOCK)
@@ -107,11 +107,11 @@ class _Block:
         gradients.addcmul_(scales[:, None, None], normals)
         seen = gradients.double().square().sum(dim=(1, 2)).tolist() if self._reacts else raw
         stepsizes = torch.zeros(_BLOCK)
-        for k, (course, z) in enumerate(zip(self._courses, noises, strict=True)):
+        for k, (state, z) in enumerate(zip(self._courses, noises, strict=True)):
             if z is not None:
                 spread = float(scales[k]) * (1.0 + margin(1)) if self._reacts else 0.0
                 release_ = _Seen(seen[k], spread, normals.numel())
-                stepsizes[k] = course.stepsize(release_, lambda k=k: raw[k])  # type: ignore[misc]
+                stepsizes[k] = state.stepsize(release_, lambda k=k: raw[k])  # type: ignore[misc]
         self.weights.addcmul_(stepsizes[:, None, None], gradients, value=-1.0)
 
     def measure(self, rows: Tensor, targets: Tensor) -> None:
@@ -133,10 +133,10 @@ class _Block:
         return ((r.flatten(1).T @ batch) / self._m).view_as(self.weights)
 
     @staticmethod
-    def _paid(course: Any) -> float | None:
-        z: float | None = course.noise_multiplier
+    def _paid(state: Any) -> float | None:
+        z: float | None = state.noise_multiplier
         if z is not None:
-            course.spend()
+            state.spend()
         return z
 
 

@@ -47,7 +47,7 @@ class Allocation(Protocol):
         ...
 
 
-_RELATIONS = {"add-remove": "adding or removing one", "replace-one": "replacing one"}
+_ADJACENCIES = {"add-remove": "adding or removing one", "replace-one": "replacing one"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PrivacyBound:
         lower: a certified lower bound on the ε of the mechanism's dominating pair, if known.
         accountant: which method gave it.
         sampling: "poisson", "fixed" or "full".
-        relation: "add-remove" or "replace-one": how neighbouring datasets differ.
+        adjacency: "add-remove" or "replace-one": how neighbouring datasets differ.
         unit: what is added, removed or replaced.
         is_upper_bound: whether ``epsilon`` is proven; if not, it is an estimate.
     """
@@ -69,13 +69,13 @@ class PrivacyBound:
     delta: float
     accountant: str
     sampling: str
-    relation: str
+    adjacency: str
     lower: float | None = None
     unit: str = "record"
     is_upper_bound: bool = True
 
     def __str__(self) -> str:
-        neighbours = f"{_RELATIONS[self.relation]} {self.unit}"
+        neighbours = f"{_ADJACENCIES[self.adjacency]} {self.unit}"
         how = f"({self.accountant} accounting, {self.sampling} sampling, {neighbours})"
         if not self.is_upper_bound:
             return f"about ε = {self.epsilon:.4g} at δ = {self.delta:.3g}: no proof {how}"

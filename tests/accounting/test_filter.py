@@ -480,10 +480,10 @@ def test_settings_are_frozen_and_the_claims_say_what_they_are() -> None:
     assert (odometer.delta, odometer.sampling) == (1e-6, "poisson")
     assert odometer.orders == ODOMETER_ORDERS
     assert (budget.bound.epsilon, budget.bound.accountant) == (2.0, "filter")
-    assert budget.bound.relation == "replace-one"
+    assert budget.bound.adjacency == "replace-one"
     claim = odometer.bound()
     assert (claim.epsilon, claim.accountant) == (odometer.epsilon(), "odometer")
-    assert claim.relation == "add-remove"
+    assert claim.adjacency == "add-remove"
     assert claim.is_upper_bound
 
 

@@ -121,7 +121,7 @@ def test_takes_what_numpy_gives(accountant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "rate", "named", "relation"),
+    ("sampling", "rate", "named", "adjacency"),
     [
         ("poisson", 0.1, "poisson", "add-remove"),
         ("fixed", 0.1, "fixed", "replace-one"),
@@ -129,9 +129,9 @@ def test_takes_what_numpy_gives(accountant: str) -> None:
         ("fixed", 1.0, "full", "replace-one"),
     ],
 )
-def test_says_what_it_counted(sampling: str, rate: float, named: str, relation: str) -> None:
+def test_says_what_it_counted(sampling: str, rate: float, named: str, adjacency: str) -> None:
     bound = accounting.epsilon([5.0, 6.0], sample_rate=rate, delta=1e-5, sampling=sampling)
-    assert (bound.sampling, bound.relation, bound.unit) == (named, relation, "record")
+    assert (bound.sampling, bound.adjacency, bound.unit) == (named, adjacency, "record")
     assert bound.accountant == "pld"
 
 

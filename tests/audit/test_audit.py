@@ -55,16 +55,16 @@ def test_noise_that_follows_does_follow() -> None:
     """Else the audit of filtered noise would be one of fixed noise."""
     plan = KINDS["filtered"]()
     assert isinstance(plan, ReactivePlan)
-    course, seen = plan.course(), []
+    state, seen = plan.new_state(), []
     for value in (0.0, 1.0, 0.0):
-        z = course.noise_multiplier
+        z = state.noise_multiplier
         assert z is not None
         seen.append(z)
-        course.spend()
+        state.spend()
         noisy = type(
             "Seen", (), {"noise": 0.0, "dimension": 1, "squared_norm": lambda _, v=value: v}
         )
-        course.stepsize(noisy(), lambda: 0.0)
+        state.stepsize(noisy(), lambda: 0.0)
     assert seen[2] > 2.0 * seen[1]
 
 

@@ -317,7 +317,7 @@ def together(folder: Path, rank: int) -> None:
     found: dict[str, Any] = {"sizes": sizes}
     found["weights"] = [[p.tolist() for p in run.model.parameters()] for run in (alone, *runs)]
     states = [run.state_dict() for run in runs]
-    states[1]["course"] = {**states[1]["course"], "paid": [0.0]}
+    states[1]["plan_state"] = {**states[1]["plan_state"], "spent": [0.0]}
     try:
         runs[0].load_state_dict(states[min(rank, 1)])
     except ValueError as refusal:

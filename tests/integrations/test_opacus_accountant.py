@@ -47,7 +47,7 @@ def test_unequal_steps_cost_what_dp_accounting_says(history: History) -> None:
     assert bound.lower is not None
     assert bound.lower <= independent
     assert bound.epsilon == pytest.approx(independent, rel=0.006)
-    assert (bound.relation, bound.is_upper_bound) == ("add-remove", True)
+    assert (bound.adjacency, bound.is_upper_bound) == ("add-remove", True)
 
 
 def test_unequal_steps_are_not_priced_as_equal_ones() -> None:

@@ -274,7 +274,7 @@ def test_states_need_their_ledger(plan: Plan, tmp_path: Path) -> None:
         new(ledger=tmp_path / "other.sqlite").load_state_dict(state)
     with pytest.raises(ValueError, match="with other steps than it has"):
         new(ledger=tmp_path / "l.sqlite").load_state_dict(
-            {**state, "course": {"paid": [1.0, 2.0, 3.0]}}
+            {**state, "plan_state": {"spent": [1.0, 2.0, 3.0]}}
         )
     following = new(ledger=tmp_path / "l.sqlite")
     following.load_state_dict(state)

@@ -14,7 +14,7 @@ from dither import Plan, ReactivePlan
 from dither.accounting import Filter
 from dither.accounting.filter import BudgetExceededError
 from dither.noise import GrowthBound
-from dither.planning.reactive_course import ReactiveCourse
+from dither.planning.reactive_state import ReactivePlanState
 from dither.schedules import AdaGradNorm, Constant, Reactive, UnsafeRawAdaGradNorm
 from dither.types import SpentSoFar
 
@@ -32,7 +32,7 @@ GROWTH = GrowthBound(b0_squared=20.0, growth=0.5)
 
 @dataclass(frozen=True)
 class Told:
-    """A release, as a course sees it."""
+    """A release, as a run_state sees it."""
 
     squared: float
     noise: float = 0.1
@@ -46,18 +46,18 @@ def never() -> float:
     raise AssertionError("the raw norm is nobody's business")
 
 
-def run(course: ReactiveCourse, releases: Iterable[Told]) -> tuple[list[float], list[float]]:
-    """Walk until releases or course are at their end; return the noise and the step sizes."""
-    noises, stepsizes, start = [], [], course.steps
+def run(run_state: ReactivePlanState, releases: Iterable[Told]) -> tuple[list[float], list[float]]:
+    """Walk until releases or run_state are at their end; return the noise and the step sizes."""
+    noises, stepsizes, start = [], [], run_state.steps
     for released in releases:
-        z = course.noise_multiplier
+        z = run_state.noise_multiplier
         if z is None:
             break
-        assert course.noise_multiplier == z
-        course.spend()
+        assert run_state.noise_multiplier == z
+        run_state.spend()
         noises.append(z)
-        stepsizes.append(course.stepsize(released, never))
-        assert course.steps == start + len(noises)
+        stepsizes.append(run_state.stepsize(released, never))
+        assert run_state.steps == start + len(noises)
     return noises, stepsizes
 
 
@@ -120,37 +120,40 @@ def test_uniform_noise_and_numbers_may_be_fixed_too(noise: Any) -> None:
 
 
 def test_a_course_walks_along_noise_that_was_fixed(fixed: ReactivePlan) -> None:
-    releases, course = some_releases(1), fixed.course()
-    noises, stepsizes = run(course, releases)
+    releases, run_state = some_releases(1), fixed.new_state()
+    noises, stepsizes = run(run_state, releases)
     assert fixed.noises is not None
     assert noises == fixed.noises.noise_multipliers.tolist()
     np.testing.assert_allclose(
         stepsizes, 1.0 / np.array(expected_b(RULE, releases, 6)[1:]), rtol=1e-12
     )
-    assert course.noise_multiplier is None
+    assert run_state.noise_multiplier is None
     with pytest.raises(BudgetExceededError, match="there is no next step"):
-        course.spend()
-    assert course.steps == 6
+        run_state.spend()
+    assert run_state.steps == 6
 
 
 def test_what_a_course_has_cost_covers_every_prefix(fixed: ReactivePlan) -> None:
-    course, z = fixed.course(), fixed.noises.noise_multipliers if fixed.noises else np.zeros(0)
-    assert course.bound().epsilon == 0.0
+    run_state, z = (
+        fixed.new_state(),
+        fixed.noises.noise_multipliers if fixed.noises else np.zeros(0),
+    )
+    assert run_state.bound().epsilon == 0.0
     for released in some_releases(2, 6):
-        run(course, [released])
-        if course.steps in (1, 3, 5, 6):
-            exact = dither.epsilon(z[: course.steps], sample_rate=256 / 60_000, delta=1e-5)
-            claim = course.bound()
+        run(run_state, [released])
+        if run_state.steps in (1, 3, 5, 6):
+            exact = dither.epsilon(z[: run_state.steps], sample_rate=256 / 60_000, delta=1e-5)
+            claim = run_state.bound()
             assert exact.lower is not None
             assert exact.lower <= claim.epsilon <= fixed.bound.epsilon
-            assert (claim.lower is None) == isinstance(claim, SpentSoFar) == (course.steps < 6)
+            assert (claim.lower is None) == isinstance(claim, SpentSoFar) == (run_state.steps < 6)
             assert claim.is_upper_bound
-    assert course.bound().epsilon == fixed.bound.epsilon
+    assert run_state.bound().epsilon == fixed.bound.epsilon
 
 
 def test_noise_that_follows_is_scale_times_the_root_of_b(following: ReactivePlan) -> None:
     releases = some_releases(3)
-    noises, stepsizes = run(following.course(), releases)
+    noises, stepsizes = run(following.new_state(), releases)
     b = np.array(expected_b(RULE, releases, len(noises)))
     np.testing.assert_allclose(noises, following.scale * np.sqrt(b[:-1]), rtol=1e-12)
     np.testing.assert_allclose(stepsizes, 1.0 / b[1:], rtol=1e-12)
@@ -162,8 +165,8 @@ def test_noise_that_follows_is_scale_times_the_root_of_b(following: ReactivePlan
 def test_a_filter_admits_what_a_course_has_run(following: ReactivePlan, seed: int | None) -> None:
     """Also with releases of nothing, after which b grows as slowly as it can."""
     releases = [Told(0.0)] * 200 if seed is None else some_releases(seed)
-    course = following.course()
-    noises, _ = run(course, releases)
+    run_state = following.new_state()
+    noises, _ = run(run_state, releases)
     assert len(noises) > 50
     q, sampling = following.sample_rate, following.sampling
     again = Filter(1.0, 1e-5, orders=[following.order], sampling=sampling)
@@ -171,7 +174,7 @@ def test_a_filter_admits_what_a_course_has_run(following: ReactivePlan, seed: in
     found = dither.epsilon(noises, sample_rate=q, delta=1e-5, sampling=sampling, accountant="pld")
     assert found.is_upper_bound
     assert found.epsilon <= 1.0
-    assert course.bound() == following.bound == again.bound
+    assert run_state.bound() == following.bound == again.bound
     # The same noise made smaller is refused on the way, and costs more than the budget.
     smaller = [0.7 * min(noises)] * len(noises)
     wrong = Filter(1.0, 1e-5, orders=[following.order], sampling=sampling)
@@ -183,7 +186,7 @@ def test_a_filter_admits_what_a_course_has_run(following: ReactivePlan, seed: in
 
 
 def test_slow_growth_uses_nearly_the_whole_budget(following: ReactivePlan) -> None:
-    noises, _ = run(following.course(), [Told(0.0)] * 200)
+    noises, _ = run(following.new_state(), [Told(0.0)] * 200)
     budget = Filter(1.0, 1e-5, orders=[following.order], sampling=following.sampling)
     charge_all(budget, noises, following.sample_rate)
     assert budget.remaining[0] < 2.0 / 60.0 * budget.budgets[0]  # two steps of sixty
@@ -200,7 +203,7 @@ def test_all_steps_fit_if_b_grows_as_slowly_as_it_can(
     found = dither.plan(
         stepsizes=AdaGradNorm(b0_squared, nu), noise="filter", **{**SETTING, "steps": steps}
     )
-    noises, _ = run(found.course(), [Told(0.0)] * (steps + 1))
+    noises, _ = run(found.new_state(), [Told(0.0)] * (steps + 1))
     assert len(noises) == steps
 
 
@@ -209,7 +212,7 @@ def test_noise_knows_earlier_releases_only(following: ReactivePlan, changed: int
     releases = some_releases(6)
     others = [*releases]
     others[changed] = Told(1e4)
-    (first, eta), (second, other_eta) = (run(following.course(), r) for r in (releases, others))
+    (first, eta), (second, other_eta) = (run(following.new_state(), r) for r in (releases, others))
     assert first[: changed + 1] == second[: changed + 1]
     assert eta[:changed] == other_eta[:changed]
     assert eta[changed] > other_eta[changed]
@@ -221,47 +224,47 @@ def test_noise_knows_earlier_releases_only(following: ReactivePlan, changed: int
 def test_a_course_ends_when_the_budget_is_spent(following: ReactivePlan) -> None:
     """Of a plan whose noise is two percent too small: fewer steps, and no more is claimed."""
     greedy = replace(following, scale=0.98 * following.scale)
-    course = greedy.course()
-    noises, _ = run(course, [Told(0.0)] * 200)
+    run_state = greedy.new_state()
+    noises, _ = run(run_state, [Told(0.0)] * 200)
     assert 0 < len(noises) < 60
     budget = Filter(1.0, 1e-5, orders=[following.order], sampling=following.sampling)
     charge_all(budget, noises, following.sample_rate)
     next_z = greedy.scale * (RULE.b0_squared + len(noises) * RULE.nu) ** 0.25
     assert not budget.admits(next_z, following.sample_rate)
-    assert course.noise_multiplier is None
+    assert run_state.noise_multiplier is None
     for _ in range(2):
         with pytest.raises(BudgetExceededError, match="there is no next step"):
-            course.spend()
-    assert course.steps == len(noises)
-    assert course.bound().epsilon == 1.0
+            run_state.spend()
+    assert run_state.steps == len(noises)
+    assert run_state.bound().epsilon == 1.0
 
 
 def test_a_course_never_goes_beyond_its_steps(following: ReactivePlan) -> None:
-    course = following.course()
-    noises, _ = run(course, [Told(1e6)] * 200)
+    run_state = following.new_state()
+    noises, _ = run(run_state, [Told(1e6)] * 200)
     assert len(noises) == 60
-    assert course.noise_multiplier is None
+    assert run_state.noise_multiplier is None
     with pytest.raises(BudgetExceededError, match="there is no next step"):
-        course.spend()
+        run_state.spend()
 
 
 def test_courses_of_one_plan_do_not_know_each_other(following: ReactivePlan) -> None:
-    first, second = following.course(), following.course()
+    first, second = following.new_state(), following.new_state()
     run(first, some_releases(7))
     assert (second.steps, first.steps) == (0, 60)
-    assert run(second, some_releases(7)) == run(following.course(), some_releases(7))
+    assert run(second, some_releases(7)) == run(following.new_state(), some_releases(7))
 
 
 def check_resumed(plan: ReactivePlan, stop: int) -> None:
-    releases, course = some_releases(8), plan.course()
-    run(course, releases[:stop])
-    state = json.loads(json.dumps(course.state(), allow_nan=False))
-    again = plan.course()
-    again.resume(state)
+    releases, run_state = some_releases(8), plan.new_state()
+    run(run_state, releases[:stop])
+    state = json.loads(json.dumps(run_state.state_dict(), allow_nan=False))
+    again = plan.new_state()
+    again.load_state_dict(state)
     assert again.steps == stop
-    assert again.state() == course.state()
-    assert again.bound() == course.bound()
-    assert run(again, releases[stop:]) == run(course, releases[stop:])
+    assert again.state_dict() == run_state.state_dict()
+    assert again.bound() == run_state.bound()
+    assert run(again, releases[stop:]) == run(run_state, releases[stop:])
     assert again.steps == plan.steps
     assert again.noise_multiplier is None
 
@@ -278,65 +281,65 @@ def test_a_state_of_noise_that_follows_has_the_same_future(
     check_resumed(following, stop)
 
 
-def test_a_resumed_course_has_paid_for_all_steps(following: ReactivePlan) -> None:
+def test_a_resumed_run_has_paid_for_all_steps(following: ReactivePlan) -> None:
     greedy = replace(following, scale=0.98 * following.scale)
-    whole = greedy.course()
+    whole = greedy.new_state()
     expected, _ = run(whole, [Told(0.0)] * 200)
-    first, second = greedy.course(), greedy.course()
+    first, second = greedy.new_state(), greedy.new_state()
     run(first, [Told(0.0)] * 5)
-    second.resume(json.loads(json.dumps(first.state())))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     more, _ = run(second, [Told(0.0)] * 200)
     assert len(more) == len(expected) - 5
-    # A course that forgot what was paid would go on for longer.
-    assert len(run(greedy.course(), [Told(0.0)] * 200)[0]) > len(more)
+    # A run_state that forgot what was paid would go on for longer.
+    assert len(run(greedy.new_state(), [Told(0.0)] * 200)[0]) > len(more)
 
 
-def test_a_course_goes_on_from_a_later_state_of_its_own(following: ReactivePlan) -> None:
+def test_a_state_goes_on_from_a_later_state_of_its_own(following: ReactivePlan) -> None:
     releases = some_releases(9)
-    ahead, behind = following.course(), following.course()
+    ahead, behind = following.new_state(), following.new_state()
     run(ahead, releases[:30])
     run(behind, releases[:10])
-    behind.resume(ahead.state())
+    behind.load_state_dict(ahead.state_dict())
     assert run(behind, releases[30:]) == run(ahead, releases[30:])
 
 
 def test_a_state_tells_nothing_that_was_not_released(following: ReactivePlan) -> None:
-    course = following.course()
-    run(course, [Told(9.0)] * 2)
+    run_state = following.new_state()
+    run(run_state, [Told(9.0)] * 2)
     terms = [RULE.weight(t) * (9.0 - 50 * 0.1**2) for t in range(2)]
-    state = course.state()
-    assert set(state) == {"growth", "paid"}
+    state = run_state.state_dict()
+    assert set(state) == {"growth", "spent"}
     assert state["growth"] == pytest.approx([2, 20.0 + sum(terms), sum(terms)])
     paid = [following.scale * b**0.25 for b in (20.0, 20.0 + terms[0])]
-    assert state["paid"] == pytest.approx(paid, rel=1e-12)
+    assert state["spent"] == pytest.approx(paid, rel=1e-12)
 
 
 def state_after(plan: ReactivePlan, steps: int, seed: int = 10) -> dict[str, Any]:
-    course = plan.course()
-    run(course, some_releases(seed)[:steps])
-    return course.state()
+    run_state = plan.new_state()
+    run(run_state, some_releases(seed)[:steps])
+    return run_state.state_dict()
 
 
 def test_an_inconsistent_state_is_refused(following: ReactivePlan) -> None:
     state = state_after(following, 5)
     for steps in (4, 0):
         with pytest.raises(ValueError, match="state must be a later one of the same run"):
-            following.course().resume({**state, "paid": state["paid"][:steps]})
-    course = following.course()
-    run(course, some_releases(11)[:4])
-    before = course.state()
-    for other in (state, state_after(following, 3, 11), following.course().state()):
+            following.new_state().load_state_dict({**state, "spent": state["spent"][:steps]})
+    run_state = following.new_state()
+    run(run_state, some_releases(11)[:4])
+    before = run_state.state_dict()
+    for other in (state, state_after(following, 3, 11), following.new_state().state()):
         with pytest.raises(ValueError, match="state must be a later one of the same run"):
-            course.resume(other)
-    assert course.state() == before
+            run_state.load_state_dict(other)
+    assert run_state.state_dict() == before
 
 
 def test_a_state_that_costs_more_than_the_budget_is_refused(following: ReactivePlan) -> None:
     state = state_after(following, 40)
-    course = following.course()
+    run_state = following.new_state()
     with pytest.raises(BudgetExceededError):
-        course.resume({**state, "paid": [0.6 * z for z in state["paid"]]})
-    assert course.steps == 0
+        run_state.load_state_dict({**state, "spent": [0.6 * z for z in state["spent"]]})
+    assert run_state.steps == 0
 
 
 @pytest.mark.parametrize(("steps", "growth", "factor"), [(5, 5, 2.0), (9, 9, 1.0), (5, 8, 1.0)])
@@ -347,7 +350,7 @@ def test_a_state_that_the_plan_cannot_reach_is_refused(
     z = [*fixed.noises.noise_multipliers, *[1.0] * 10][:steps]
     paid = [factor * float(value) for value in z]
     with pytest.raises(ValueError, match="state must be"):
-        fixed.course().resume({"growth": [growth, 30.0, 9.0], "paid": paid})
+        fixed.new_state().load_state_dict({"growth": [growth, 30.0, 9.0], "spent": paid})
 
 
 def test_raw_gradients_leave_no_claim(unsafe: ReactivePlan, fixed: ReactivePlan) -> None:
@@ -360,20 +363,20 @@ def test_raw_gradients_leave_no_claim(unsafe: ReactivePlan, fixed: ReactivePlan)
     assert "the step sizes follow the raw gradients' norms, which no noise protects" in text
     assert "ε = ∞" in text
     assert "UNSAFE" not in str(fixed)
-    course = unsafe.course()
+    run_state = unsafe.new_state()
     for _ in range(3):
-        course.spend()
-        course.stepsize(Told(0.0), lambda: 4.0)
-        assert course.bound().epsilon == math.inf
-        assert not course.bound().is_upper_bound
+        run_state.spend()
+        run_state.stepsize(Told(0.0), lambda: 4.0)
+        assert run_state.bound().epsilon == math.inf
+        assert not run_state.bound().is_upper_bound
 
 
 def test_raw_gradients_drive_the_paper_s_rule(unsafe: ReactivePlan) -> None:
-    course, b_squared = unsafe.course(), 20.0
+    run_state, b_squared = unsafe.new_state(), 20.0
     for raw in (4.0, 0.0, 2.5):
-        course.spend()
+        run_state.spend()
         b_squared += max(raw, 1e-3)
-        found = course.stepsize(Told(1e9), lambda raw=raw: raw)  # type: ignore[misc]
+        found = run_state.stepsize(Told(1e9), lambda raw=raw: raw)  # type: ignore[misc]
         assert found == pytest.approx(1.0 / math.sqrt(b_squared), rel=1e-14)
 
 
@@ -456,7 +459,7 @@ def test_the_fingerprint_sees_everything(kind: str, request: pytest.FixtureReque
                 {"lower": 0.5},
                 {"accountant": "other"},
                 {"sampling": "other"},
-                {"relation": "replace-one"},
+                {"adjacency": "replace-one"},
                 {"unit": "user"},
                 {"is_upper_bound": False},
             )
@@ -476,7 +479,7 @@ def test_equal_plans_are_equal_and_have_the_same_fingerprint(fixed: ReactivePlan
 
 def test_a_run_does_not_change_its_plan(fixed: ReactivePlan, following: ReactivePlan) -> None:
     again = dither.plan(stepsizes=RULE, noise="filter", **SETTING, sampling=following.sampling)
-    run(following.course(), some_releases(12))
+    run(following.new_state(), some_releases(12))
     assert again == following
     assert again.fingerprint == following.fingerprint != fixed.fingerprint
 
@@ -493,7 +496,7 @@ def test_full_batches_can_be_followed_too() -> None:
         epsilon=4.0, delta=1e-5, dataset_size=100, batch_size=100, steps=20,
         stepsizes=AdaGradNorm(20.0, 1e-3), noise="filter",
     )  # fmt: skip
-    noises, _ = run(found.course(), some_releases(13))
+    noises, _ = run(found.new_state(), some_releases(13))
     spent = math.fsum(found.order / (2.0 * z * z) for z in noises)
     allowed = (
         4.0 - math.log1p(-1.0 / found.order) + math.log(found.order * 1e-5) / (found.order - 1)

@@ -17,8 +17,8 @@ from dither import Plan
 from dither.clipping import clip as clipping
 from dither.clipping.contributions.outer import Outer
 from dither.clipping.contributions.summed import Summed
-from dither.planning.fixed_plan import FixedCourse
-from dither.planning.reactive_course import ReactiveCourse
+from dither.planning.fixed_plan import FixedPlanState
+from dither.planning.reactive_state import ReactivePlanState
 from dither.randomness import Source, Stream
 from dither.release import add_noise, release
 from dither.training.payments import Payments
@@ -138,7 +138,7 @@ def step_sizes_from_raw_gradients(patch: Patch) -> None:
         self._growth = self._rule.after(self._growth, raw_squared_norm(), 0.0)
         return float(1.0 / self._growth.b)
 
-    patch.setattr(ReactiveCourse, "stepsize", wrong)
+    patch.setattr(ReactivePlanState, "stepsize", wrong)
 
 
 def noise_of_the_next_step(patch: Patch) -> None:
@@ -146,7 +146,7 @@ def noise_of_the_next_step(patch: Patch) -> None:
         z = self._plan.noise_multipliers
         return float(z[min(self.steps + 1, z.size - 1)]) if self.steps < z.size else None
 
-    patch.setattr(FixedCourse, "noise_multiplier", property(wrong))
+    patch.setattr(FixedPlanState, "noise_multiplier", property(wrong))
 
 
 def spent_steps_forgotten(patch: Patch) -> None:
@@ -253,7 +253,7 @@ def a_filter_that_is_not_charged(patch: Patch) -> None:
     def wrong(self: Any) -> None:
         self._paid.append(self.noise_multiplier)
 
-    patch.setattr(ReactiveCourse, "spend", wrong)
+    patch.setattr(ReactivePlanState, "spend", wrong)
 
 
 def the_same_noise_in_every_coordinate(patch: Patch) -> None:

@@ -83,14 +83,14 @@ def test_a_run_does_not_get_the_epsilon_of_another(tmp_path: Path) -> None:
 
 
 def test_what_was_read_off_is_joined_from_all_files(copy: Path) -> None:
-    edit(copy / "result.json", read_off=["the set of classes"])
+    edit(copy / "result.json", derived_from_private_data=["the set of classes"])
     report = run_report(copy)
     assert report.claim.verdict == "conditional"
-    assert report.read_off == ("the set of classes",)
+    assert report.derived_from_private_data == ("the set of classes",)
 
 
 def test_a_seeded_run_states_what_was_read_off_too(tmp_path: Path) -> None:
-    trained(tmp_path / "run", seed=3, read_off=("the number of records",))
+    trained(tmp_path / "run", seed=3, derived_from_private_data=("the number of records",))
     report = run_report(tmp_path / "run")
     assert report.claim.verdict == "seeded"
     assert report.statement[0].startswith("NOT PROVEN: the number of records was read off")
@@ -235,7 +235,7 @@ def test_whatever_is_in_a_file_there_is_a_report_with_an_alarm(
 @pytest.mark.parametrize("change", [
     {"metrics": {"\ud800": 1.0}}, {"metrics": {"accuracy": 10**400}}, {"seed": 10**400},
     {"steps": 10**90}, {"epsilon": 1e60}, {"epsilon": -1.0}, {"lower": 1e9}, {"plan": 7},
-    {"unit": ["record"]}, {"averaging": "\udc80"}, {"read_off": "all"},
+    {"unit": ["record"]}, {"averaging": "\udc80"}, {"derived_from_private_data": "all"},
 ])  # fmt: skip
 def test_whatever_is_in_a_field_there_is_a_report(copy: Path, change: dict[str, Any]) -> None:
     honest = run_report(copy).claim.bound

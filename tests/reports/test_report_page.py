@@ -27,7 +27,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     trained(folder / "one", ledger=folder / "all.sqlite")
     trained(
         folder / "two", ledger=folder / "all.sqlite", evaluate=public(), averaging="ema",
-        read_off=(EVIL,),
+        derived_from_private_data=(EVIL,),
     )  # fmt: skip
     assert main(["audit", "--run-dir", str(folder / "two"), "--trials", "500", "--seed", "1"]) == 0
     return run_report(folder / "two")

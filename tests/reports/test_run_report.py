@@ -181,7 +181,9 @@ def test_a_seeded_run_protects_nobody_who_can_guess(tmp_path: Path) -> None:
 
 
 def test_what_was_read_off_the_data_is_told(tmp_path: Path) -> None:
-    trained(tmp_path / "run", read_off=("the number of records", "the set of classes"))
+    trained(
+        tmp_path / "run", derived_from_private_data=("the number of records", "the set of classes")
+    )
     report = run_report(tmp_path / "run")
     assert report.claim.verdict == "conditional"
     text = to_markdown(report)
@@ -302,7 +304,7 @@ def test_where_the_result_claims_more_it_is_believed(copy: Path) -> None:
     ({"steps": 7}, "steps were released that nobody has paid for"),
     ({"steps": 0}, "no run has less than one"),
     ({"steps": -1}, "no run has less than one"),
-    ({"relation": "replace-one"}, "result.json speaks of replace-one neighbours"),
+    ({"adjacency": "replace-one"}, "result.json speaks of replace-one neighbours"),
     ({"sampling": "fixed"}, "result.json speaks of fixed sampling, the ledger of poisson"),
     ({"sampling": "full"}, "result.json speaks of full sampling"),
     ({"unit": "hospital"}, "result.json claims to protect each 'hospital'"),

@@ -159,7 +159,9 @@ def test_a_part_of_a_run_says_that_it_is_one() -> None:
 
 
 def test_what_was_read_off_the_data_goes_with_the_result() -> None:
-    result = replace(run(noisy_plan()), read_off=("the number of records", "the set of classes"))
+    result = replace(
+        run(noisy_plan()), derived_from_private_data=("the number of records", "the set of classes")
+    )
     assert said(result).startswith(
         "NOT PROVEN: the number of records was read off the private data; the set of classes was "
         "read off the private data, which no noise protects."

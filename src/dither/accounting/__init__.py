@@ -221,6 +221,6 @@ def _bound(
         lower=lower,
         accountant=accountant,
         sampling="full" if isinstance(q, float) and q == 1.0 else sampling,
-        relation="replace-one" if sampling == "fixed" else "add-remove",
+        adjacency="replace-one" if sampling == "fixed" else "add-remove",
         is_upper_bound=proven and math.isfinite(epsilon),
     )

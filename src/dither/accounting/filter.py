@@ -410,9 +410,9 @@ def _checked_noise(noise_multiplier: float, sampling: str) -> float:
 
 
 def _bound(epsilon: float, delta: float, accountant: str, sampling: str) -> PrivacyBound:
-    relation = "replace-one" if sampling == "fixed" else "add-remove"
+    adjacency = "replace-one" if sampling == "fixed" else "add-remove"
     return PrivacyBound(
-        epsilon=epsilon, delta=delta, accountant=accountant, sampling=sampling, relation=relation
+        epsilon=epsilon, delta=delta, accountant=accountant, sampling=sampling, adjacency=adjacency
     )
 
 

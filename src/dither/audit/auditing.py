@@ -17,7 +17,7 @@ from dither.audit.guessing import (
     roc_of,
 )
 from dither.audit.mechanism import Directions, attacked
-from dither.audit.reactive import attacked_courses
+from dither.audit.reactive import attack_reactive_plan
 from dither.audit.result import ATTACKERS, AuditResult
 from dither.audit.thresholds import rehearsed, simulated
 from dither.audit.tradeoff import Allowed, allowed_by
@@ -52,7 +52,7 @@ def audit(
     """Attack the mechanism of a plan and return what that proves about its claim.
 
     Canaries, put in by a fair coin each, go through real private training along the plan (those of
-    noise that follows a filter through its course, sampler and release alone). The attacker knows
+    noise that follows a filter through its state, sampler and release alone). The attacker knows
     everything but the coins, the batches and the noise.
 
     - ``white-box`` sees every release, and guesses by the likelihood ratio.
@@ -117,7 +117,7 @@ def one_run(
         scores: one a canary; the higher, the more it looks as if it was in the data. Losses before
             training less those after it are such scores.
         included: the canaries' coins. What heads and tails do must be neighbours of each other in
-            the claim's relation: left out, where it is add-remove.
+            the claim's adjacency: left out, where it is add-remove.
         claimed: the claim of the run.
         confidence: in (0, 1).
 
@@ -232,7 +232,7 @@ def _rehearsal(
 def _scores(plan: Plan | ReactivePlan, trials: int, seed: int | None, progress: bool) -> Scores:
     coins = fair_coins(trials, seed)
     if isinstance(plan, ReactivePlan) and plan.noises is None:
-        return attacked_courses(plan, coins, seed=seed, progress=progress)
+        return attack_reactive_plan(plan, coins, seed=seed, progress=progress)
     return attacked(plan, coins, seed=seed, progress=progress)
 
 

@@ -1,8 +1,8 @@
-"""Trials of plans whose noise reacts: every trial walks a course of its own.
+"""Trials of plans whose noise reacts: every trial walks a state of its own.
 
 What is released moves b, and b moves the noise of the steps after it, so that trials that shared
 one run would not be independent, and a single canary among thousands would move nothing. Here each
-has its own course, budget and one coordinate. The random numbers are the library's own, coins from
+has its own state, budget and one coordinate. The random numbers are the library's own, coins from
 its sampler and noise from its release, for all trials of a step together; the release is asked for
 in units of each trial's noise. The loop of training, and its clipping, have no part in this: the
 attack "one-run" goes through them for such plans, too.
@@ -26,7 +26,7 @@ from dither.types import FloatArray
 
 @dataclass(frozen=True)
 class _Coordinate:
-    """A release of one coordinate, as a course sees it."""
+    """A release of one coordinate, as a state sees it."""
 
     value: float
     noise: float
@@ -37,10 +37,10 @@ class _Coordinate:
         return self.value**2
 
 
-def attacked_courses(
+def attack_reactive_plan(
     plan: ReactivePlan, included: Coins, *, seed: int | None = None, progress: bool = False
 ) -> Scores:
-    """Walk one course a canary and return what two attackers see of each.
+    """Walk one state a canary and return what two attackers see of each.
 
     Under fixed sampling a canary takes part with its marginal probability, m/n; one that is out is
     replaced by its opposite.
@@ -48,13 +48,13 @@ def attacked_courses(
     q, source, trials = plan.sample_rate, Source(seed), included.size
     replaced = plan.sampling == "fixed"
     signs = signs_of(included, replaced=replaced)
-    courses = [plan.course() for _ in range(trials)]
+    states = [plan.new_state() for _ in range(trials)]
     scale = plan.clip_norm / plan.batch_size
     ratio, final_model = np.zeros(trials), np.zeros(trials)
     with bar("attacking", plan.steps, shown=progress) as advance:
         for t in range(plan.steps):
             advance()
-            z = np.array([course.noise_multiplier or np.nan for course in courses])
+            z = np.array([state.noise_multiplier or np.nan for state in states])
             runs = np.flatnonzero(np.isfinite(z))
             if runs.size == 0:
                 break
@@ -64,9 +64,9 @@ def attacked_courses(
             x = _released(signal / z[runs], source, t) * z[runs]
             ratio[runs] += log_likelihood_ratio(x, z[runs], q, replaced=replaced)
             for run, value, raw in zip(runs, x * scale, signal * scale, strict=True):
-                courses[run].spend()
+                states[run].spend()
                 seen = _Coordinate(float(value), float(z[run]) * scale)
-                stepsize = courses[run].stepsize(seen, partial(pow, float(raw), 2.0))
+                stepsize = states[run].stepsize(seen, partial(pow, float(raw), 2.0))
                 final_model[run] += stepsize * value / scale
     return Scores(included, ratio, final_model, ("white-box", "final-model"))
 

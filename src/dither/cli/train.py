@@ -18,7 +18,7 @@ from dither.cli.canaries import canaries_of, clearing, keep_scores, with_canarie
 from dither.cli.group import BACKENDS, joined
 from dither.cli.models import model_of
 from dither.cli.options import add_schedule, number, schedule_of, steps_of
-from dither.cli.training_data import STANDARD, read, read_off
+from dither.cli.training_data import STANDARD, derived_from_private_data, read
 from dither.planning import Plan, plan
 from dither.randomness import Source
 from dither.schedules import Constant
@@ -164,7 +164,7 @@ def _run(arguments: argparse.Namespace) -> None:
     Source(getattr(arguments, "seed", None))  # refuses what is no whole number
     examples, test = read(arguments)
     build = model_of(arguments.model)
-    arguments.read_off = read_off(arguments)
+    arguments.derived_from_private_data = derived_from_private_data(arguments)
     # Folders are the first rank's concern: what it makes of them is what all go by.
     plans = group.on_rank_zero(lambda: _checked_plans(arguments, len(examples)))
     chosen = plans[arguments.noise]
@@ -208,8 +208,9 @@ def _tell(
         sys.stdout.write("\n")
     elif arguments.quiet:
         measured = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
-        read = f"; NOT PROVEN: {' and '.join(result.read_off)} read off the private data"
-        sys.stdout.write(f"{result.bound}{measured}{read if result.read_off else ''}\n")
+        derived = " and ".join(result.derived_from_private_data)
+        unproven = f"; NOT PROVEN: {derived} read off the private data" if derived else ""
+        sys.stdout.write(f"{result.bound}{measured}{unproven}\n")
     else:
         _print(runs, statement(result))
         if canaries is not None:
@@ -313,7 +314,7 @@ def _trained(
             "resume": arguments.resume,
             "ledger": getattr(arguments, "ledger", None),
             "checkpoint_every": arguments.checkpoint_every,
-            "read_off": arguments.read_off,
+            "derived_from_private_data": arguments.derived_from_private_data,
         }
     model = build(tuple(examples.inputs.shape[1:]), len(examples.classes))
     return train(

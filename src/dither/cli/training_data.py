@@ -60,7 +60,7 @@ def _limits(text: str) -> dict[str, tuple[float, float]]:
     return limits
 
 
-def read_off(arguments: argparse.Namespace) -> tuple[str, ...]:
+def derived_from_private_data(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return what is read off data of one's own and taken as public."""
     if arguments.data in STANDARD:
         return ()

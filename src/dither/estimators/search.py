@@ -233,7 +233,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     ) -> None:
         leaks.found += [leak for leak in winner._leaks if leak not in leaks.found]
         one: PrivacyBound = winner.plan_.bound
-        bound = PrivacyBound(budget.total, delta, "rdp", one.sampling, one.relation)
+        bound = PrivacyBound(budget.total, delta, "rdp", one.sampling, one.adjacency)
         self.privacy_ = winner.privacy_ = leaks.honest(bound)
         winner._result = replace(winner._result, bound=self.privacy_)
         winner._leaks = tuple(leaks.found)

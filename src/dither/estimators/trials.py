@@ -91,7 +91,7 @@ def budget_of(
 
 
 def _divergences(plan: Plan | ReactivePlan) -> FloatArray:
-    if not isinstance(plan, Plan) or plan.bound.relation != "add-remove":
+    if not isinstance(plan, Plan) or plan.bound.adjacency != "add-remove":
         raise InvalidValueError(
             "stepsizes must be fixed in advance for a search, got a rule that reacts"
         )

@@ -231,7 +231,7 @@ class _Run:
             return z
         for _ in range(_ROUNDS):
             cost = self._marginal(z, floor)
-            shape = np.sqrt(_read_off(cost, weights, self.counts, z * z))
+            shape = np.sqrt(_stationary_noise(cost, weights, self.counts, z * z))
             shape = np.maximum(z * np.clip(shape / z, 0.25, 10.0), floor)
             z = np.maximum(shape * self.scale(shape, floor), floor)
         return z
@@ -256,7 +256,9 @@ class _Run:
         return MarginalCost(log_s, log_value, np.maximum.accumulate(log_slope[::-1])[::-1])
 
 
-def _read_off(cost: MarginalCost, w: FloatArray, counts: FloatArray, s: FloatArray) -> FloatArray:
+def _stationary_noise(
+    cost: MarginalCost, w: FloatArray, counts: FloatArray, s: FloatArray
+) -> FloatArray:
     """Return s_t with w_t = λ·slope(s_t) that cost, to first order, what the given ones cost."""
     target = float(counts @ cost.value(s))
     low = math.log(w.min()) - float(cost.log_slope[0]) - 5.0

@@ -108,7 +108,7 @@ class Optimal:
             accountant=budget.accountant or "pld",
             floor=self.floor,
         )
-        return np.sqrt(_read_off(cost, w, float(cost.value(z * z).sum())))
+        return np.sqrt(_stationary_noise(cost, w, float(cost.value(z * z).sum())))
 
 
 def checked_budget(budget: Budget) -> Budget:
@@ -124,7 +124,7 @@ def checked_budget(budget: Budget) -> Budget:
     )
 
 
-def _read_off(cost: MarginalCost, w: FloatArray, target: float) -> FloatArray:
+def _stationary_noise(cost: MarginalCost, w: FloatArray, target: float) -> FloatArray:
     """Return s_t with w_t = λ·slope(s_t) and Σ V(s_t) = target."""
     log_w = np.log(w)
     low_w, high_w = float(log_w.min()), float(log_w.max())

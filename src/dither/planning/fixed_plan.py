@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from dither import accounting, validate
 from dither.accounting import pld
-from dither.planning.course import Released
+from dither.planning.state import Released
 from dither.planning.written import checked_claim, hashed, parsed, read, written
 from dither.schedules import Constant
 from dither.types import FloatArray, PrivacyBound, Schedule, SpentSoFar
@@ -131,16 +131,16 @@ class Plan:
         m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
         T = validate.step_count(steps=steps)
         norm = clip_norm if clip_norm == math.inf else validate.positive(clip_norm=clip_norm)
-        relation = "replace-one" if sampling == "fixed" else "add-remove"
+        adjacency = "replace-one" if sampling == "fixed" else "add-remove"
         validate.choice(accounting.SAMPLINGS, sampling=sampling)
-        bound = PrivacyBound(math.inf, 0.0, "none", sampling, relation, is_upper_bound=False)
+        bound = PrivacyBound(math.inf, 0.0, "none", sampling, adjacency, is_upper_bound=False)
         eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, T)
         z = np.zeros(T)
         return cls(eta, z, norm, n, m, sampling, bound, _seal(z, n, m, sampling, bound))
 
-    def course(self) -> "FixedCourse":
+    def new_state(self) -> "FixedPlanState":
         """Return a new run along this plan."""
-        return FixedCourse(self)
+        return FixedPlanState(self)
 
     def spent(self, step: int) -> float:
         """Return an upper bound on ε after that many steps, for curves and progress bars.
@@ -286,7 +286,7 @@ def _seal(z: FloatArray, n: int, m: int, sampling: str, bound: PrivacyBound) -> 
 
 
 @final
-class FixedCourse:
+class FixedPlanState:
     """Along a `Plan`: all was decided beforehand."""
 
     def __init__(self, plan: Plan) -> None:
@@ -313,13 +313,13 @@ class FixedCourse:
             return self._plan.bound
         return so_far(self._plan.bound, self._plan.spent(self.steps))
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the noise that was paid for."""
-        return {"paid": self._plan.noise_multipliers[: self.steps].tolist()}
+        return {"spent": self._plan.noise_multipliers[: self.steps].tolist()}
 
-    def resume(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after the steps that were paid for, which are the plan's own."""
-        spent = state["paid"]
+        spent = state["spent"]
         if list(spent) != self._plan.noise_multipliers[: len(spent)].tolist():
             raise validate.InvalidValueError(
                 f"state must be a later one of the same run, got one of {len(spent)} other steps"

@@ -11,7 +11,7 @@ from dither import validate
 from dither.accounting.filter import Filter, order_for
 from dither.accounting.pld import least_noise
 from dither.planning.fixed_plan import Plan
-from dither.planning.reactive_course import ReactiveCourse
+from dither.planning.reactive_state import ReactivePlanState
 from dither.planning.written import hashed, written
 from dither.schedules.reactive import Reactive, UnsafeRawAdaGradNorm
 from dither.types import Budget, FloatArray, PrivacyBound
@@ -79,7 +79,7 @@ class ReactivePlan:
         numbers = [written(self.clip_norm), self.scale, *rest]
         return hashed({"rule": repr(self.stepsizes), "noise": fixed, "of": numbers, **fields})
 
-    def course(self) -> ReactiveCourse:
+    def new_state(self) -> ReactivePlanState:
         """Return a new run along this plan."""
 
         def new_budget() -> Filter | None:
@@ -88,7 +88,7 @@ class ReactivePlan:
             given = self.bound.epsilon, self.bound.delta
             return Filter(*given, orders=[self.order], sampling=self.sampling)
 
-        return ReactiveCourse(
+        return ReactivePlanState(
             self.stepsizes,
             self.bound,
             noises=self.noises,

@@ -113,18 +113,18 @@ def train_linear(
             mean, scale = _moments(features, run, standardizing)
             rows = _rows(features, mean, scale, constant)
             for weight in _descent(rows, outputs, dtype, residuals, run, momentum, average):
-                is_last = run.course.noise_multiplier is None
-                if not is_last and (measured is None or run.course.steps % every):
+                is_last = run.state.noise_multiplier is None
+                if not is_last and (measured is None or run.state.steps % every):
                     continue
                 _put(weight, model, mean, scale, constant)
                 metrics = {} if measured is None else measure(model, measured, criterion)
-                cost = run.course.bound().epsilon
-                row = Row(run.course.steps, cost, run.stepsize, run.noise_multiplier, metrics)
+                cost = run.state.bound().epsilon
+                row = Row(run.state.steps, cost, run.stepsize, run.noise_multiplier, metrics)
                 history.add(row)
         finally:
             run.payments.end()
-    bound = run.course.bound()
-    return TrainResult(model, plan, bound, run.course.steps, tuple(history.rows), seed)
+    bound = run.state.bound()
+    return TrainResult(model, plan, bound, run.state.steps, tuple(history.rows), seed)
 
 
 def _try(model: nn.Linear, public: Public, loss: Loss) -> None:
@@ -156,7 +156,7 @@ class _Run:
         ledger: Ledger | str | Path | None,
         bar: Bar,
     ) -> None:
-        self.plan, self.course, self._bar = plan, plan.course(), bar
+        self.plan, self.state, self._bar = plan, plan.new_state(), bar
         self._source, self._sampler = Source(seed), sampler_for(plan, length=length)
         self.payments = payments_into(ledger, name=None, is_seeded=seed is not None)
         self.payments.register(plan)
@@ -164,14 +164,14 @@ class _Run:
 
     def release(self, rows: Rows, weight: Tensor, residuals: Residuals, clip_norm: float) -> Tensor:
         """Return what the next step releases; `stepsize` is then the step's."""
-        t, z = self.course.steps, self.course.noise_multiplier
+        t, z = self.state.steps, self.state.noise_multiplier
         if z is None:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
         self.payments.begin(t, z)
         records = self._sampler.draw(len(rows), self._source.stream("sampling", t))
         clipped = linear_clipped_sum(rows, weight, residuals, records, clip_norm)
         self.payments.finish(t, z)
-        self.course.spend()
+        self.state.spend()
         m = self.plan.batch_size
         released = release(
             clipped,
@@ -184,8 +184,8 @@ class _Run:
         def raw_squared_norm() -> float:
             return float((clipped.gradients["weight"] / m).square().sum())
 
-        self.noise_multiplier, self.stepsize = z, self.course.stepsize(released, raw_squared_norm)
-        self._bar.show(self.course.steps, lambda: self.course.bound().epsilon)
+        self.noise_multiplier, self.stepsize = z, self.state.stepsize(released, raw_squared_norm)
+        self._bar.show(self.state.steps, lambda: self.state.bound().epsilon)
         return released.gradients["weight"]
 
 
@@ -256,9 +256,9 @@ def _descent(
     """Take the steps that are left, from zero, and yield the average after each."""
     weight = torch.zeros(rows.columns, outputs, dtype=dtype)
     velocity, average = torch.zeros_like(weight), weight.clone()
-    while run.course.noise_multiplier is not None:
+    while run.state.noise_multiplier is not None:
         released = run.release(rows, weight, residuals, run.plan.clip_norm)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
         weight -= run.stepsize * velocity
-        average.lerp_(weight, how.share(run.course.steps, run.plan.steps))
+        average.lerp_(weight, how.share(run.state.steps, run.plan.steps))
         yield average

@@ -40,7 +40,7 @@ class TrainResult:
         steps: how many steps were released.
         history: a `Row` every few steps.
         seed: None, or the seed of a run that protects nobody who can guess it.
-        read_off: what was read off the private data and is taken as public.
+        derived_from_private_data: what was read off the private data and is taken as public.
         metrics: the last that was measured on public data.
     """
 
@@ -50,7 +50,7 @@ class TrainResult:
     steps: int
     history: tuple[Row, ...]
     seed: int | None
-    read_off: tuple[str, ...] = ()
+    derived_from_private_data: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -77,7 +77,7 @@ def train(
     seed: int | None = None,
     workers: int = 0,
     augment: Augment | None = None,
-    read_off: Sequence[str] = (),
+    derived_from_private_data: Sequence[str] = (),
 ) -> TrainResult:
     """Train a model privately, from a plan and a dataset of (inputs, …, targets).
 
@@ -109,8 +109,8 @@ def train(
         seed: as `make_private` takes it.
         workers: as `make_private` takes it.
         augment: as `make_private` takes it.
-        read_off: what the caller has read off the private data and takes as public, in words such
-            as "the number of records"; kept in ``run_dir``, for the report.
+        derived_from_private_data: what the caller has read off the private data and takes as
+            public, in words such as "the number of records"; kept in ``run_dir``, for the report.
 
     Returns:
         A `TrainResult`.
@@ -135,7 +135,12 @@ def train(
         lambda: (
             None
             if run_dir is None
-            else RunFolder(run_dir, resume=resume, ledger=ledger, read_off=read_off)
+            else RunFolder(
+                run_dir,
+                resume=resume,
+                ledger=ledger,
+                derived_from_private_data=derived_from_private_data,
+            )
         )
     )
     folder = folder if group.is_rank_zero else None  # what it refuses, all have heard
@@ -177,7 +182,7 @@ def train(
     average.put()
     result = TrainResult(
         model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
-        tuple(read_off) if folder is None else folder.read_off,
+        tuple(derived_from_private_data) if folder is None else folder.derived_from_private_data,
     )  # fmt: skip
     private.close()
     if folder is not None:
@@ -206,7 +211,7 @@ def _save(result: TrainResult, folder: RunFolder, averaging: str | None) -> None
     summary = {
         "steps": result.steps,
         "seed": result.seed,
-        "read_off": result.read_off,
+        "derived_from_private_data": result.derived_from_private_data,
         "plan": result.plan.fingerprint,
         "bound": {key: written(value) for key, value in asdict(result.bound).items()},
         "averaging": averaging,

@@ -134,7 +134,7 @@ def check_state(
                 f"state must be of the same {name}: the run began with {shown}, and this is "
                 f"{yours}; use the arguments that it began with, or begin a new run"
             )
-    spent = [float(z) for z in state["course"]["paid"]]
+    spent = [float(z) for z in state["plan_state"]["spent"]]
     taken = validate.instance(int, taken=state["taken"])
     if len(spent) < max(taken, released):
         raise validate.InvalidValueError(

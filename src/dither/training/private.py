@@ -93,7 +93,7 @@ class Private:
         self._sampler = sampler_for(plan, length=length)
         if group.is_rank_zero:
             warn_of_other_size(plan, length, stacklevel=4)
-        self._course, self._first_plan, self._taken = plan.course(), plan, 0
+        self._state, self._first_plan, self._taken = plan.new_state(), plan, 0
         self._randomness = ModelRandomness(self._source, group.rank)
         self._augmentation = None if augment is None else Augmentation(augment)
         # Hooks come last: what is refused before leaves none behind.
@@ -109,12 +109,12 @@ class Private:
     @property
     def step(self) -> int:
         """How many steps were released."""
-        return self._course.steps
+        return self._state.steps
 
     @property
     def steps_left(self) -> int:
         """How many steps the plan still allows, at most."""
-        is_over = self._course.noise_multiplier is None
+        is_over = self._state.noise_multiplier is None
         return 0 if is_over else self.plan.steps - self.step
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ class Private:
 
     def spent(self) -> PrivacyBound:
         """Return what the releases so far cost."""
-        return self._course.bound()
+        return self._state.bound()
 
     def batches(self, steps: int | None = None) -> "Batches":
         """Return the batches of all steps that are left, or of at most ``steps`` of them.
@@ -211,7 +211,7 @@ class Private:
             "seed": self.seed,
             "run": self.run,
             "taken": self._taken,
-            "course": self._course.state(),
+            "plan_state": self._state.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -232,9 +232,9 @@ class Private:
         plan, paid = self._ranks.on_rank_zero(
             lambda: self._payments.go_on(state.get("run"), self._first_plan, taken, spent)
         )
-        course = plan.course()
-        course.resume({**state["course"], "paid": paid})
-        self.plan, self._course, self._taken, self._run = plan, course, taken, state.get("run")
+        plan_state = plan.new_state()
+        plan_state.load_state_dict({**state["plan_state"], "spent": paid})
+        self.plan, self._state, self._taken, self._run = plan, plan_state, taken, state.get("run")
         self._drawn.clear()
         self._end_step()
 
@@ -288,7 +288,7 @@ class Private:
             if self._augmentation is not None:
                 batch, step.views = self._augmentation.views_of(batch, step.records)
         self._randomness.begin("model", self.step)
-        self._payments.begin(self.step, self._course.noise_multiplier)
+        self._payments.begin(self.step, self._state.noise_multiplier)
         self._step = step
         self._record(step, step.records)
         return batch
@@ -334,7 +334,7 @@ class Private:
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients.get(name)
         self.noise_multiplier = z
-        self.stepsize = self._course.stepsize(facts, lambda: facts.raw_squared_norm)
+        self.stepsize = self._state.stepsize(facts, lambda: facts.raw_squared_norm)
         return self.stepsize
 
     def _pay_and_release(
@@ -363,10 +363,10 @@ class Private:
     def _spend(self) -> None:
         """Take the step under way as paid for: whatever comes now, it is not released again."""
         self._end_step()
-        self._course.spend()
+        self._state.spend()
 
     def _ready_step(self) -> tuple[_Step, float]:
-        step, z = self._step, self._course.noise_multiplier
+        step, z = self._step, self._state.noise_multiplier
         if step is None or z is None or not step.received:
             raise StepError(
                 "optimizer.step() came without private.backward(losses): there is nothing to "

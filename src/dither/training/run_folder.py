@@ -68,7 +68,7 @@ class RunFolder:
         path: the folder.
         resume: whether a run that is there goes on; else the folder must be new or empty.
         ledger: the ledger, or None for one in the folder.
-        read_off: what was read off the private data and is taken as public.
+        derived_from_private_data: what was read off the private data and is taken as public.
     """
 
     def __init__(
@@ -77,17 +77,19 @@ class RunFolder:
         *,
         resume: bool,
         ledger: str | Path | None,
-        read_off: Sequence[str] = (),
+        derived_from_private_data: Sequence[str] = (),
     ) -> None:
         self.path = checked_folder(path, resume=resume)
         self._ledger = None if ledger is None else str(Path(ledger).resolve())
-        self._is_new, self._read_off = False, list(read_off)
+        self._is_new, self._derived_from_private_data = False, list(derived_from_private_data)
         self.run: str = self._about()["run"] if self.has_begun else new_name()
 
     @property
-    def read_off(self) -> tuple[str, ...]:
+    def derived_from_private_data(self) -> tuple[str, ...]:
         """What was read off the private data, in this session or before."""
-        return tuple(self._about().get("read_off", self._read_off))
+        return tuple(
+            self._about().get("derived_from_private_data", self._derived_from_private_data)
+        )
 
     @property
     def has_begun(self) -> bool:
@@ -115,8 +117,12 @@ class RunFolder:
                     f"{self._ledger or FILE!r}"
                 )
             about["sessions"] = [*about.get("sessions", []), _session()]
-            if "read_off" in about:  # else nobody knows what was
-                about["read_off"] = [*dict.fromkeys([*about["read_off"], *self._read_off])]
+            if "derived_from_private_data" in about:  # else nobody knows what was
+                about["derived_from_private_data"] = [
+                    *dict.fromkeys(
+                        [*about["derived_from_private_data"], *self._derived_from_private_data]
+                    )
+                ]
             self.write(ABOUT, json.dumps(about))
         else:
             if any((self.path / name).exists() for name in (CHECKPOINT, FILE)):
@@ -131,7 +137,7 @@ class RunFolder:
                 "run": self.run,
                 "ledger": self._ledger,
                 "folder": self.path.stat().st_ino,
-                "read_off": self._read_off,
+                "derived_from_private_data": self._derived_from_private_data,
                 "sessions": [_session()],
             }
             self.write(ABOUT, json.dumps(about))

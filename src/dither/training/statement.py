@@ -66,7 +66,7 @@ def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
         This run claims NO privacy (ε = ∞): no noise was added.
     """
     result = run if isinstance(run, TrainResult) else _so_far(run)
-    known = [f"{what} was" for what in result.read_off]
+    known = [f"{what} was" for what in result.derived_from_private_data]
     parts = paragraphs(_stated(result), leaks=[*leaks, *known])
     return "\n".join(fill(part, 80) for part in parts)
 
@@ -118,14 +118,14 @@ def claim(stated: Stated) -> str:
     if isinstance(bound, SpentSoFar):
         return (
             f"The models so far are (ε = {epsilon}, δ = {delta})-differentially private with "
-            f"respect to {_NEIGHBOURS[bound.relation]} of the training data ({bound.accountant} "
+            f"respect to {_NEIGHBOURS[bound.adjacency]} of the training data ({bound.accountant} "
             "accounting), as if it had been fixed beforehand that the run stops here. To stop "
             "because of what the data shows needs the odometer; the whole plan's "
             f"ε = {rounded(stated.plan_epsilon, 4)} holds wherever the run stops."
         )
     return (
         f"The released model is (ε = {epsilon}, δ = {delta})-differentially private with respect "
-        f"to {_NEIGHBOURS[bound.relation]} of the training data ({bound.accountant} accounting). "
+        f"to {_NEIGHBOURS[bound.adjacency]} of the training data ({bound.accountant} accounting). "
         "This covers the final model and every model on the way."
     )
 

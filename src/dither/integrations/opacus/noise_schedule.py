@@ -58,7 +58,7 @@ class NoiseSchedule:
     def __init__(self, plan: Plan) -> None:
         check_plan(plan)
         self.plan = plan
-        self._course = plan.course()
+        self._state = plan.new_state()
         self._optimizer: Any = None
         self._inner_pre_step: Callable[..., Any]
         self._sampler: Any = None
@@ -71,16 +71,16 @@ class NoiseSchedule:
     @property
     def steps(self) -> int:
         """How many steps were taken."""
-        return self._course.steps
+        return self._state.steps
 
     @property
     def remaining(self) -> int:
         """How many steps of the plan are left."""
-        return self.plan.steps - self._course.steps
+        return self.plan.steps - self._state.steps
 
     def bound(self) -> PrivacyBound:
         """Return what the steps so far cost; after the last step, the plan's bound."""
-        return self._course.bound()
+        return self._state.bound()
 
     def drive(self, optimizer: Any, data_loader: DataLoader[Any]) -> None:
         """Let the plan decide noise and learning rate of every ``optimizer.step()`` from now on.
@@ -132,7 +132,7 @@ class NoiseSchedule:
         Save it with the model, the optimizer and the accountant. There is no ledger here: steps
         that were taken after a state was saved are not known to whoever goes on from it.
         """
-        return {"fingerprint": self.plan.fingerprint, **self._course.state()}
+        return {"fingerprint": self.plan.fingerprint, **self._state.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of the same plan; what was taken already is never taken back."""
@@ -141,12 +141,12 @@ class NoiseSchedule:
                 f"state must be one of the plan {self.plan.fingerprint[:16]}, got one of "
                 f"{str(state.get('fingerprint'))[:16]}"
             )
-        if len(state["paid"]) < self.steps:
+        if len(state["spent"]) < self.steps:
             raise InvalidValueError(
                 f"state must not be older than this run of {self.steps} steps, got one of "
                 f"{len(state['paid'])}: what was released stays released"
             )
-        self._course.resume(state)
+        self._state.load_state_dict(state)
         if self._optimizer is not None:
             self._set_noise()
 
@@ -163,7 +163,7 @@ class NoiseSchedule:
             return self._inner_pre_step(closure)
         self._draws.step()
         stepsize = float(self.plan.stepsizes[self.steps])
-        self._course.spend()
+        self._state.spend()
         released = self._inner_pre_step(closure)
         self._factor = stepsize
         self._set_noise()
@@ -176,7 +176,7 @@ class NoiseSchedule:
                 f"the plan's {self.plan.steps} steps are all taken: stop when schedule.remaining "
                 "is 0, or plan more steps"
             )
-        planned, found = self._course.noise_multiplier, self._optimizer.noise_multiplier
+        planned, found = self._state.noise_multiplier, self._optimizer.noise_multiplier
         if found != planned:
             raise StepError(
                 f"noise_multiplier was changed from the plan's {planned} to {found}: the plan has "
@@ -195,7 +195,7 @@ class NoiseSchedule:
     def _set_noise(self) -> None:
         """Put the next step's noise where Opacus and its accountants read it."""
         if self.remaining:
-            self._optimizer.noise_multiplier = self._course.noise_multiplier
+            self._optimizer.noise_multiplier = self._state.noise_multiplier
 
     def _begin(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._factor is None:

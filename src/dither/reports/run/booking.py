@@ -116,9 +116,9 @@ def _bounds(ledger: Ledger, run: Run) -> tuple[PrivacyBound, PrivacyBound]:
     """Return what a run has spent, and what it may cost at most, at its plan's δ."""
     entry = run.entry
     if math.isinf(entry.epsilon) or entry.delta == 0.0:
-        relation = "replace-one" if entry.sampling == "fixed" else "add-remove"
+        adjacency = "replace-one" if entry.sampling == "fixed" else "add-remove"
         nothing = PrivacyBound(
-            math.inf, entry.delta, "none", entry.sampling, relation, is_upper_bound=False
+            math.inf, entry.delta, "none", entry.sampling, adjacency, is_upper_bound=False
         )
         return nothing, nothing
     if entry.epsilon > LARGEST:

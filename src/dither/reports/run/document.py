@@ -104,7 +104,7 @@ def _meaning(report: RunReport) -> Iterator[Block]:
     for text in words:
         yield Paragraph(text)
     if words and bound is not None:
-        outside, inside = _SIDES[bound.relation]
+        outside, inside = _SIDES[bound.adjacency]
         yield Table(
             "The most that any test can find, by how often it is wrong",
             (f"is wrong about at most ({outside})", f"finds at most ({inside})"),

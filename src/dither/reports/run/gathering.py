@@ -96,7 +96,7 @@ def _report(folder: Path, files: Files, claim: Claim, alarms: list[str]) -> RunR
         history=history,
         metrics={} if recorded is None else recorded.metrics,
         iterate_metrics={} if recorded is None else recorded.iterate_metrics,
-        read_off=files.read_off,
+        derived_from_private_data=files.derived_from_private_data,
         canaries=canaries,
         audits=audits,
         has_all_audits=is_whole,

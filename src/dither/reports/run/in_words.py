@@ -10,7 +10,7 @@ from dither.reports.run.report import ACCOUNTANTS, Claim, RunReport
 from dither.training.statement import claim as claimed_in_words
 from dither.types import PrivacyBound, rounded
 
-_RELATIONS = {
+_ADJACENCIES = {
     "add-remove": "add-remove: two datasets are neighbours if one has a single record more",
     "replace-one": "replace-one: two datasets of the same size are neighbours if a single record "
     "differs",
@@ -101,14 +101,14 @@ def _not_confirmed(claim: Claim) -> str:
 
 def _condition(report: RunReport) -> str:
     """Return on what the claim of a conditional run rests."""
-    if report.read_off is None:
+    if report.derived_from_private_data is None:
         return (
             "Whether anything was read off the private data, such as the number of records or the "
             "set of classes, is not recorded. No noise protects such a thing: what follows holds "
             "only if whatever was read off may be known to everybody."
         )
-    what = " and ".join(report.read_off)
-    verb = "were" if len(report.read_off) > 1 else "was"
+    what = " and ".join(report.derived_from_private_data)
+    verb = "were" if len(report.derived_from_private_data) > 1 else "was"
     return (
         f"{_sentence(what)} {verb} READ OFF the private data, which no noise protects: what "
         "follows holds only if that may be known to everybody."
@@ -125,7 +125,7 @@ def _proven_text(report: RunReport, bound: PrivacyBound) -> str:
     proven = "Then it is proven" if report.claim.verdict == "conditional" else "Proven"
     return (
         f"{proven} for each single {bound.unit}. Somebody who knows all the others, and for whom "
-        f"it is 50:50 whether {_IS_IT[bound.relation]}, guesses right at most "
+        f"it is 50:50 whether {_IS_IT[bound.adjacency]}, guesses right at most "
         f"{percent(found.best_guess)} of the time after seeing the model."
     )
 
@@ -158,9 +158,9 @@ def in_short(report: RunReport) -> list[tuple[str, str]]:
         (
             "What that means",
             f"Whatever is learnt from the model is at most {times(factor)} times as probable "
-            f"{_OTHERWISE[bound.relation]}, and at least 1/{times(factor)} times, up to δ.",
+            f"{_OTHERWISE[bound.adjacency]}, and at least 1/{times(factor)} times, up to δ.",
         ),
-        ("Neighbouring relation", f"{_RELATIONS[bound.relation]}."),
+        ("Adjacency", f"{_ADJACENCIES[bound.adjacency]}."),
         (
             "Unit",
             f"One {bound.unit}. It is one person only if every person has a single {bound.unit}.",
@@ -214,7 +214,7 @@ def odds_in_words(claim: Claim) -> list[str]:
     if bound is None or not claim.has_odds:
         return []
     found = odds_of(bound.epsilon, bound.delta)
-    question, yes, no = _QUESTIONS[bound.relation]
+    question, yes, no = _QUESTIONS[bound.adjacency]
     delta = rounded(bound.delta, 3)
     parts = [
         f"The question is: {question}? An attacker who finds both equally likely beforehand, knows "
@@ -292,14 +292,14 @@ def _constants(report: RunReport) -> str:
         "The number of records, the shape of a record, the set of classes, bounds of features and "
         "targets, and all settings are taken as public."
     )
-    if report.read_off is None:
+    if report.derived_from_private_data is None:
         return (
             f"{text} Whether some of that was read off the private data is not recorded: the claim "
             "holds only as far as that may be known to everybody."
         )
-    if report.read_off:
-        what = " and ".join(report.read_off)
-        verb = "were" if len(report.read_off) > 1 else "was"
+    if report.derived_from_private_data:
+        what = " and ".join(report.derived_from_private_data)
+        verb = "were" if len(report.derived_from_private_data) > 1 else "was"
         return (
             f"{text} In this run {what} {verb} READ OFF the private data, which no noise protects: "
             "the claim holds only as far as that may be known to everybody."

@@ -34,12 +34,12 @@ class Files:
         return by_ledger or (self.recorded is not None and self.recorded.seed is not None)
 
     @property
-    def read_off(self) -> tuple[str, ...] | None:
+    def derived_from_private_data(self) -> tuple[str, ...] | None:
         """What was read off the private data; None if run.json does not say."""
-        if self.about is None or self.about.read_off is None:
+        if self.about is None or self.about.derived_from_private_data is None:
             return None
-        recorded = () if self.recorded is None else self.recorded.read_off
-        return tuple(dict.fromkeys((*self.about.read_off, *recorded)))
+        recorded = () if self.recorded is None else self.recorded.derived_from_private_data
+        return tuple(dict.fromkeys((*self.about.derived_from_private_data, *recorded)))
 
 
 def claim_of(files: Files, alarms: list[str]) -> Claim:
@@ -84,7 +84,7 @@ def _finite_claim(
         )
     is_proven = said is None or said.is_upper_bound
     verdict = "proven" if is_proven else "not proven"
-    if is_proven and files.read_off != ():
+    if is_proven and files.derived_from_private_data != ():
         verdict = "conditional"
     if is_proven and files.is_seeded:
         verdict = "seeded"
@@ -135,9 +135,9 @@ def _contradictions(files: Files, run: Run, fingerprints: tuple[str, ...]) -> It
 
 def _of_bound(said: PrivacyBound, entry: RunEntry) -> Iterator[str]:
     """Return in what result.json's claim differs from the ledger's run, but for ε itself."""
-    relation = "replace-one" if entry.sampling == "fixed" else "add-remove"
-    if said.relation != relation:
-        yield f"result.json speaks of {said.relation} neighbours, the ledger of {relation}."
+    adjacency = "replace-one" if entry.sampling == "fixed" else "add-remove"
+    if said.adjacency != adjacency:
+        yield f"result.json speaks of {said.adjacency} neighbours, the ledger of {adjacency}."
     if said.sampling not in (entry.sampling, "full" if entry.sample_rate == 1.0 else None):
         yield f"result.json speaks of {said.sampling} sampling, the ledger of {entry.sampling}."
     if said.unit != "record":

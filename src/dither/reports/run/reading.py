@@ -39,7 +39,7 @@ class About:
     run: str
     ledger: str | None
     is_moved: bool
-    read_off: tuple[str, ...] | None
+    derived_from_private_data: tuple[str, ...] | None
     sessions: tuple[dict[str, Any], ...]
 
 
@@ -55,7 +55,7 @@ class Recorded:
     metrics: dict[str, float]
     iterate_metrics: dict[str, float]
     averaging: str | None
-    read_off: tuple[str, ...] = ()
+    derived_from_private_data: tuple[str, ...] = ()
 
 
 @final
@@ -83,14 +83,18 @@ def read_about(folder: Path, alarms: list[str]) -> About | None:
     if found is None:
         return None
     try:
-        run, ledger, read_off = found["run"], found["ledger"], found.get("read_off")
+        run, ledger, derived_from_private_data = (
+            found["run"],
+            found["ledger"],
+            found.get("derived_from_private_data"),
+        )
         sessions = tuple(
             {"time": str(each["time"]), "versions": _texts(each["versions"])}
             for each in found.get("sessions", [])
         )
         if not isinstance(run, str) or not isinstance(ledger, str | None):
             raise TypeError
-        known = None if read_off is None else _names(read_off)
+        known = None if derived_from_private_data is None else _names(derived_from_private_data)
         is_moved = found.get("folder") != folder.stat().st_ino
         return About(run, ledger, is_moved, known, sessions)
     except BAD:
@@ -113,7 +117,7 @@ def read_result(folder: Path, alarms: list[str]) -> Recorded | None:
             metrics=_metrics(found.get("metrics", {})),
             iterate_metrics=_metrics(found.get("iterate_metrics", {})),
             averaging=None if averaging is None else str(averaging),
-            read_off=_names(found.get("read_off", [])),
+            derived_from_private_data=_names(found.get("derived_from_private_data", [])),
         )
     except BAD:
         alarms.append(damaged(RESULT))
@@ -215,12 +219,12 @@ def _bound(found: dict[str, Any]) -> PrivacyBound:
     fine = type(epsilon) is float and (0.0 <= epsilon <= LARGEST or epsilon == math.inf)
     fine = fine and type(delta) is float and 0.0 <= delta < 1.0
     fine = fine and (lower is None or (type(lower) is float and 0.0 <= lower <= epsilon))
-    relation, sampling = found["relation"], found["sampling"]
-    known = relation in ("add-remove", "replace-one") and sampling in ("poisson", "fixed", "full")
+    adjacency, sampling = found["adjacency"], found["sampling"]
+    known = adjacency in ("add-remove", "replace-one") and sampling in ("poisson", "fixed", "full")
     if not (fine and known and isinstance(found["is_upper_bound"], bool)):
         raise ValueError(found)
     return PrivacyBound(
-        epsilon, delta, _name(found["accountant"]), sampling, relation, lower,
+        epsilon, delta, _name(found["accountant"]), sampling, adjacency, lower,
         _name(found["unit"]), found["is_upper_bound"],
     )  # fmt: skip
 

@@ -131,7 +131,8 @@ class RunReport:
         history: the points that were recorded.
         metrics: measured last on public data.
         iterate_metrics: the same without averaging.
-        read_off: what was read off the private data and is taken as public; None if not recorded.
+        derived_from_private_data: what was read off the private data and is taken as public;
+            None if not recorded.
         canaries: how many artificial records were offered, and how many were in, if known.
         audits: what audits have found, the oldest first.
         has_all_audits: whether every audit that was kept could be read.
@@ -162,7 +163,7 @@ class RunReport:
     history: tuple[Point, ...]
     metrics: dict[str, float]
     iterate_metrics: dict[str, float]
-    read_off: tuple[str, ...] | None
+    derived_from_private_data: tuple[str, ...] | None
     canaries: tuple[int, int | None] | None
     audits: tuple[dict[str, Any], ...]
     has_all_audits: bool
@@ -176,9 +177,9 @@ class RunReport:
     @property
     def leaks(self) -> list[str]:
         """What was read off the private data, or may have been, as the statement takes it."""
-        if self.read_off is None:
+        if self.derived_from_private_data is None:
             return ["it is not recorded whether anything was"]
-        return [f"{what} was" for what in self.read_off]
+        return [f"{what} was" for what in self.derived_from_private_data]
 
     @property
     def statement(self) -> list[str]:

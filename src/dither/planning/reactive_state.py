@@ -5,14 +5,14 @@ from typing import Any, final
 
 from dither import validate
 from dither.accounting.filter import BudgetExceededError, Filter
-from dither.planning.course import Released
 from dither.planning.fixed_plan import Plan, so_far
+from dither.planning.state import Released
 from dither.schedules.reactive import Growth, Reactive, UnsafeRawAdaGradNorm
 from dither.types import PrivacyBound
 
 
 @final
-class ReactiveCourse:
+class ReactivePlanState:
     """Along a `ReactivePlan`: the step sizes follow the releases, and the noise may too.
 
     Args:
@@ -82,15 +82,15 @@ class ReactiveCourse:
             return self._claim
         return so_far(self._claim, self._noises.spent(self.steps))
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return how far b has grown, and the noise that was paid for."""
         grown = [self._growth.steps, self._growth.b_squared, self._growth.total]
-        return {"growth": grown, "paid": list(self._paid)}
+        return {"growth": grown, "spent": list(self._paid)}
 
-    def resume(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there; a new filter is charged for every step, and nothing is half done."""
         steps, b_squared, total = state["growth"]
-        paid = [float(z) for z in state["paid"]]
+        paid = [float(z) for z in state["spent"]]
         planned = None if self._noises is None else self._noises.noise_multipliers[: len(paid)]
         if (
             not steps <= len(paid) <= self._limit

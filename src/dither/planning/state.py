@@ -7,7 +7,7 @@ from dither.types import PrivacyBound
 
 
 class Released(Protocol):
-    """What a course may know of a release."""
+    """What a state may know of a release."""
 
     @property
     def noise(self) -> float:
@@ -24,7 +24,7 @@ class Released(Protocol):
         ...
 
 
-class Course(Protocol):
+class PlanState(Protocol):
     """Where a run is on its plan. The order of a step: `noise_multiplier`, `spend`, `stepsize`."""
 
     @property
@@ -49,13 +49,13 @@ class Course(Protocol):
         """Return what the releases so far cost."""
         ...
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return all that has changed since the start, as JSON can hold it.
 
-        ``paid`` has the noise multipliers of the steps that were paid for.
+        ``spent`` has the noise multipliers of the steps that were paid for.
         """
         ...
 
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; its ``paid`` may have more steps than were taken: those are lost."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; its ``spent`` may have more steps than were taken: those are lost."""
         ...
