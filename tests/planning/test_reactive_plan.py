@@ -328,7 +328,7 @@ def test_an_inconsistent_state_is_refused(following: ReactivePlan) -> None:
     run_state = following.new_state()
     run(run_state, some_releases(11)[:4])
     before = run_state.state_dict()
-    for other in (state, state_after(following, 3, 11), following.new_state().state()):
+    for other in (state, state_after(following, 3, 11), following.new_state().state_dict()):
         with pytest.raises(ValueError, match="state must be a later one of the same run"):
             run_state.load_state_dict(other)
     assert run_state.state_dict() == before
