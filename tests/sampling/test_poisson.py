@@ -1,4 +1,4 @@
-"""Poisson sampling against the binomial law, and its coins against exact fractions."""
+"""Poisson sampling against the binomial law, and every decision against exact fractions."""
 
 import math
 from collections.abc import Callable
@@ -21,12 +21,12 @@ Draws = NDArray[np.bool_]
 class Scripted:
     """A stream of given bytes, and always the same word."""
 
-    def __init__(self, coins: NDArray[np.uint8], word: int) -> None:
-        self.coins, self.word = coins, word
+    def __init__(self, given: NDArray[np.uint8], word: int) -> None:
+        self.given, self.word = given, word
 
     def bytes(self, count: int) -> NDArray[np.uint8]:
-        assert count == self.coins.size
-        return self.coins.copy()
+        assert count == self.given.size
+        return self.given.copy()
 
     def words(self, count: int) -> NDArray[np.uint64]:
         return np.full(count, self.word, np.uint64)
@@ -36,18 +36,18 @@ class Scripted:
     "rate",
     [1.0 / 256.0, 1.0 / 3.0, 1.0 - 2.0**-30, 1e-9, 0.5, 255.0 / 256.0, 0.1, 3e-22, 1.0 - 2.0**-53],
 )
-def test_a_coin_is_heads_below_the_rate_of_all_its_72_bits(rate: float) -> None:
+def test_a_record_is_included_below_the_rate_of_all_its_72_bits(rate: float) -> None:
     threshold = math.floor(Fraction(rate) * 2**72)
     edge = threshold % 2**64
-    coins = np.arange(256, dtype=np.uint8)
+    every_byte = np.arange(256, dtype=np.uint8)
     for word in {0, 1, 2**63, 2**64 - 1, *(min(max(edge + i, 0), 2**64 - 1) for i in (-1, 0, 1))}:
-        stream = cast(Stream, Scripted(coins, word))
-        heads = [coin for coin in range(256) if coin * 2**64 + word < threshold]
-        assert Poisson(rate).draw(256, stream).tolist() == heads
+        stream = cast(Stream, Scripted(every_byte, word))
+        included = [byte for byte in range(256) if byte * 2**64 + word < threshold]
+        assert Poisson(rate).draw(256, stream).tolist() == included
 
 
-def test_the_probability_of_heads_is_never_above_the_rate_and_within_a_last_bit() -> None:
-    """By the same threshold, whose position among 2^72 coins is the probability."""
+def test_the_probability_of_inclusion_is_never_above_the_rate_and_within_a_last_bit() -> None:
+    """By the same threshold, whose position among 2^72 values is the probability."""
     for rate in (*np.random.default_rng(1).random(200), 1e-9, 1.0 / 3.0, 1e-30):
         edge = math.floor(Fraction(float(rate)) * 2**72)
         below = cast(Stream, Scripted(np.array([edge >> 64], np.uint8), (edge - 1) % 2**64))
@@ -57,33 +57,35 @@ def test_the_probability_of_heads_is_never_above_the_rate_and_within_a_last_bit(
         assert Poisson(float(rate)).draw(1, at).size == 0
 
 
-def heads(sampler: Poisson, coins: int, seed: int) -> int:
-    length = min(coins, 4_000_000)
+def count_included(sampler: Poisson, draws: int, seed: int) -> int:
+    length = min(draws, 4_000_000)
     return sum(
         sampler.draw(length, Source(seed).stream("sampling", step)).size
-        for step in range(coins // length)
+        for step in range(draws // length)
     )
 
 
-def frequency_p_value(found: int, coins: int, rate: float) -> float:
-    return float(stats.binomtest(found, coins, rate).pvalue)
+def frequency_p_value(found: int, draws: int, rate: float) -> float:
+    return float(stats.binomtest(found, draws, rate).pvalue)
 
 
-# Enough heads or tails that three percent are ten standard deviations.
+# Enough records in or out that three percent are ten standard deviations.
 @pytest.mark.parametrize(
-    ("rate", "coins"),
+    ("rate", "draws"),
     [(0.3, 400_000), (1.0 / 3.0, 400_000), (0.02, 8_000_000), (1 / 256, 4 * 10**7)],
 )
-def test_records_take_part_as_often_as_the_rate_says(rate: float, coins: int) -> None:
-    assert frequency_p_value(heads(Poisson(rate), coins, 1), coins, rate) > LEVEL
+def test_records_take_part_as_often_as_the_rate_says(rate: float, draws: int) -> None:
+    assert frequency_p_value(count_included(Poisson(rate), draws, 1), draws, rate) > LEVEL
     for wrong in (0.97 * rate, 1.03 * rate):
-        assert frequency_p_value(heads(Poisson(wrong), coins, 1), coins, rate) < LEVEL
+        assert frequency_p_value(count_included(Poisson(wrong), draws, 1), draws, rate) < LEVEL
 
 
 def test_a_byte_alone_would_not_do() -> None:
-    coins = 20_000_000
-    assert frequency_p_value(heads(Poisson(1.0 / 3.0), coins, 2), coins, 1.0 / 3.0) > LEVEL
-    assert frequency_p_value(heads(Poisson(85.0 / 256.0), coins, 2), coins, 1.0 / 3.0) < LEVEL
+    draws = 20_000_000
+    assert frequency_p_value(count_included(Poisson(1.0 / 3.0), draws, 2), draws, 1.0 / 3.0) > LEVEL
+    assert (
+        frequency_p_value(count_included(Poisson(85.0 / 256.0), draws, 2), draws, 1.0 / 3.0) < LEVEL
+    )
 
 
 def test_rare_records_are_rare_and_common_ones_common() -> None:
@@ -93,10 +95,10 @@ def test_rare_records_are_rare_and_common_ones_common() -> None:
         for q in (rate, 1.0 - rate)
         for step in range(25)
     ]
-    coins = 25 * length  # of each: 95 are expected to be heads, or tails
-    assert frequency_p_value(sum(found[:25]), coins, rate) > LEVEL
-    assert frequency_p_value(coins - sum(found[25:]), coins, rate) > LEVEL
-    assert frequency_p_value(2 * sum(found[:25]), coins, rate) < LEVEL
+    draws = 25 * length  # of each: 95 are expected to be in, or out
+    assert frequency_p_value(sum(found[:25]), draws, rate) > LEVEL
+    assert frequency_p_value(draws - sum(found[25:]), draws, rate) > LEVEL
+    assert frequency_p_value(2 * sum(found[:25]), draws, rate) < LEVEL
 
 
 RATE, RECORDS, STEPS = 0.3, 200, 4_000
@@ -138,7 +140,7 @@ def matrix(draw: Callable[[int], Draws]) -> Draws:
 
 
 def scores(drawn: Draws) -> dict[str, float]:
-    """How many standard deviations each statistic is from what independent coins give."""
+    """How many standard deviations each statistic is from what independent draws give."""
     q, n, t = RATE, RECORDS, STEPS
     unit = (drawn - q) / math.sqrt(q * (1.0 - q))
     sizes = drawn.sum(axis=1)

@@ -21,8 +21,7 @@ from dither.clipping.refusals import check_layers
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.release import ReleaseFacts, release
-from dither.sampling import sampler_for
-from dither.sampling.sampler import Indices
+from dither.sampling import Indices, sampler_for
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.agreement import check_same_run, own_records
 from dither.training.augmentation import Augment, Augmentation

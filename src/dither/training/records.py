@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from dither.planning import Plan, ReactivePlan
-from dither.sampling.sampler import Indices
+from dither.sampling import Indices
 from dither.training.collate import Collate, CollateFn, Finding, leaves_of, plain
 from dither.validate import InvalidTypeError, InvalidValueError
 
