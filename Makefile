@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
 # Where MNIST and the like are, for the tests, benchmarks and experiments that use them.
 export DITHER_DATA ?= $(firstword $(wildcard ../shared/data) data)
 # Where the paper's tables are as CSV, for the report that sets them beside ours.
@@ -11,7 +12,12 @@ export DITHER_PAPER ?= $(wildcard ../shared/paper)
 export DITHER_CASES ?= $(wildcard ../shared/cases)
 # Two workers on two cores: more threads would only wait for each other.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# One line per package, so that a long installation is seen to go on, piped or not.
+SHOW := awk '/^Collecting / {printf "  %3d  %s\n", ++n, $$2; fflush()} \
+	/^Installing collected/ {print "  unpacking; this takes the longest"; fflush()} /^ERROR/ {print}'
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test browser coverage lint docs package bench experiments reproduce evidence clean
@@ -19,13 +25,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make .venv and install dither in it, pinned by constraints.txt
+setup: $(DEV) ## make .venv with dither and the development tools, pinned by constraints.txt
 
 demo: $(READY) ## the main job on its default input: private training on digits, and a picture
 	$(BIN)/dither train --plot demo.png
 
 test: lint browser ## lint, types, import contracts, tests, doctests
-	$(ONE_THREAD) $(BIN)/pytest -n 2
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --durations=10
 
 browser: # what the tests of pages look at them with
 	@command -v chromium >/dev/null || { echo "installing chromium"; apt-get update -qq && \
@@ -33,22 +39,22 @@ browser: # what the tests of pages look at them with
 		chromium fonts-dejavu-core >/dev/null; } || \
 		echo "NO CHROMIUM, and it cannot be installed here: the tests of pages in a browser will be SKIPPED" >&2
 
-coverage: $(READY) ## the tests again, with a report of the lines and branches that they reach
+coverage: $(DEV) ## the tests again, with a report of the lines and branches that they reach
 	$(ONE_THREAD) $(BIN)/pytest -n 2 --cov --cov-report=term
 
-lint: $(READY) ## ruff, mypy strict, import contracts
+lint: $(DEV) ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(READY) ## the documentation site, in site/
+docs: $(DEV) ## the documentation site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
-package: $(READY) ## a wheel and an sdist, in dist/
+package: $(DEV) ## a wheel and an sdist, in dist/
 	$(BIN)/python -m build --no-isolation
 
-bench: $(READY) ## benchmarks; results go to benchmarks/results/
+bench: $(DEV) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.accounting
 	$(BIN)/python -m benchmarks.shaping
@@ -60,16 +66,16 @@ bench: $(READY) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.distributed
 	$(BIN)/python -m benchmarks.transformers
 
-experiments: $(READY) ## training on MNIST and Fashion-MNIST; results go to experiments/records/
+experiments: $(DEV) ## training on MNIST and Fashion-MNIST; results go to experiments/records/
 	$(BIN)/python -m experiments.noise_shapes
 	$(BIN)/python -m experiments.adaptive_leak
 	$(BIN)/python -m experiments.estimator_defaults
 
-reproduce: $(READY) ## the paper's tables and figures, about three hours of two cores; it resumes
+reproduce: $(DEV) ## the paper's tables and figures, about three hours of two cores; it resumes
 	$(BIN)/dither reproduce all --profile small --resume
 	$(BIN)/dither reproduce report --profile small
 
-evidence: $(READY) browser ## the long checks: many more random cases than `make test` draws
+evidence: $(DEV) browser ## the long checks: many more random cases than `make test` draws
 	$(ONE_THREAD) HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"
 
 clean: ## remove .venv, caches and what the demo wrote
@@ -83,7 +89,12 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); apt-get install -y python3-venv && $(PYTHON) -m venv $(VENV); }
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing dither and its tools in $(VENV) (about two minutes the first time)"
-	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@echo "installing dither in $(VENV) (about a minute the first time)"
+	@$(PIP) hatchling editables | $(SHOW)
+	@$(PIP) --no-build-isolation --editable . | $(SHOW)
+	@touch $@
+
+$(DEV): $(READY)
+	@echo "installing the development tools in $(VENV) (about a minute the first time)"
+	@$(PIP) --no-build-isolation --editable '.[dev]' | $(SHOW)
 	@touch $@
