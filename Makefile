@@ -14,8 +14,9 @@ export DITHER_CASES ?= $(wildcard ../shared/cases)
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 # One line per package, so that a long installation is seen to go on, piped or not.
-SHOW := awk '/^Collecting / {printf "  %3d  %s\n", ++n, $$2; fflush()} \
-	/^Installing collected/ {print "  unpacking; this takes the longest"; fflush()} /^ERROR/ {print}'
+SHOW := awk '/^(Collecting|Processing) / {sub(/.*\//, "", $$2); sub(/[-><=~!;\[].*/, "", $$2); \
+	printf "  %3d  %s\n", ++n, $$2; fflush()} \
+	/^Installing collected/ {print "  unpacking; this takes the longest"; fflush()}'
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
