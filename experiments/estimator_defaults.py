@@ -37,7 +37,7 @@ import dither
 from dither.data import load
 from dither.estimators import PrivateLinearRegression, PrivateLogisticRegression, defaults
 from dither.reports import save_figure
-from dither.schedules import Linear, Stairs
+from dither.schedules import Linear, PiecewiseConstant
 from dither.training import residuals, train_linear
 
 RECORDS = Path(__file__).parent / "records"
@@ -178,7 +178,7 @@ def score(run: Run) -> float:
     given["steps"], given["clip_norm"] = round(run.steps * rule.steps), run.clip * rule.clip_norm
     given["batch_size"], given["stepsizes"] = (
         rule.batch_size,
-        Stairs(Linear(start, 0.05 * start), 20),
+        PiecewiseConstant(Linear(start, 0.05 * start), 20),
     )
     if not run.standardized:
         return unstandardized(X, test_X, y, test_y, outputs, given)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 import dither
-from dither.schedules import Linear, Stairs
+from dither.schedules import Linear, PiecewiseConstant
 from dither.training import softmax_residuals, train_linear
 from experiments.reproduction.features import Features, FeatureSet, features
 from experiments.reproduction.noises import DELTA
@@ -99,7 +99,7 @@ class StateRun:
             "steps": self.steps,
             "dataset_size": dataset_size,
             "batch_size": min(self.setting.batch_size, dataset_size),
-            "stepsizes": Stairs(Linear(first, first / 20.0), LEVELS),
+            "stepsizes": PiecewiseConstant(Linear(first, first / 20.0), LEVELS),
         }
         if self.epsilon is None:
             return dither.Plan.unsafe_without_noise(**sizes)

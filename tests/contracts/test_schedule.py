@@ -15,9 +15,9 @@ from dither.schedules import (
     Exponential,
     InverseSqrt,
     Linear,
+    PiecewiseConstant,
     Polynomial,
     SqrtToZero,
-    Stairs,
     Step,
     Table,
     Warmup,
@@ -33,7 +33,11 @@ CLOSED_FORMS: list[tuple[Schedule, Schedule, Schedule]] = [
     (Polynomial(1, 1, 0.7), Polynomial(1.0, 1.0, 0.7, 1.0), Polynomial(1, 1, 0.7, 2.0)),
     (SqrtToZero(), SqrtToZero(0.1, 1e-10), SqrtToZero(0.1, 1e-9)),
     (Warmup(Linear(1, 0.1), 7), Warmup(Linear(1.0, 0.1), 7), Warmup(Linear(1, 0.1), 8)),
-    (Stairs(Linear(1, 0.1), 7), Stairs(Linear(1.0, 0.1), 7), Stairs(Linear(1, 0.1), 8)),
+    (
+        PiecewiseConstant(Linear(1, 0.1), 7),
+        PiecewiseConstant(Linear(1.0, 0.1), 7),
+        PiecewiseConstant(Linear(1, 0.1), 8),
+    ),
 ]
 NAMES = [repr(value) for value, _, _ in CLOSED_FORMS]
 each = pytest.mark.parametrize(("value", "equal", "other"), CLOSED_FORMS, ids=NAMES)

@@ -11,9 +11,9 @@ from dither.schedules import (
     Exponential,
     InverseSqrt,
     Linear,
+    PiecewiseConstant,
     Polynomial,
     SqrtToZero,
-    Stairs,
     Step,
     Table,
     Warmup,
@@ -154,14 +154,16 @@ def test_parse_refuses(text: str, message: str) -> None:
 
 
 def test_stairs_hold_each_level_as_long_as_the_others() -> None:
-    eta = Stairs(Linear(1.0, 0.1), 10).stepsizes(200)
+    eta = PiecewiseConstant(Linear(1.0, 0.1), 10).stepsizes(200)
     np.testing.assert_array_equal(eta, np.repeat(Linear(1.0, 0.1).stepsizes(10), 20))
     np.testing.assert_array_equal(
-        Stairs(Cosine(1.0, 0.1), 9).stepsizes(5), Cosine(1.0, 0.1).stepsizes(5)
+        PiecewiseConstant(Cosine(1.0, 0.1), 9).stepsizes(5), Cosine(1.0, 0.1).stepsizes(5)
     )
-    _, lengths = np.unique(Stairs(Linear(1.0, 0.1), 10).stepsizes(37), return_counts=True)
+    _, lengths = np.unique(
+        PiecewiseConstant(Linear(1.0, 0.1), 10).stepsizes(37), return_counts=True
+    )
     assert {*lengths} == {3, 4}
     with pytest.raises(TypeError, match="inner must be a schedule"):
-        Stairs(0.1, 10)  # type: ignore[arg-type]
+        PiecewiseConstant(0.1, 10)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="levels must be"):
-        Stairs(Constant(1.0), 0)
+        PiecewiseConstant(Constant(1.0), 0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dither import validate
-from dither.schedules import Linear, Stairs
+from dither.schedules import Linear, PiecewiseConstant
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Defaults:
 
     batch_size: int
     steps: int
-    stepsizes: Stairs
+    stepsizes: PiecewiseConstant
     clip_norm: float
     standardizing: int
 
@@ -123,7 +123,7 @@ def defaults(
         T = validate.steps_in(epochs, batch_size=m, dataset_size=n)
     C = rule.clip_norm if clip_norm is None else validate.positive(clip_norm=clip_norm)
     eta = min(S / (_MEAN * T), rule.longest) / C
-    stepsizes = Stairs(Linear(eta, _END * eta), _LEVELS)
+    stepsizes = PiecewiseConstant(Linear(eta, _END * eta), _LEVELS)
     return Defaults(m, T, stepsizes, C, round(rule.standardizing * T))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dither import accounting, schedules, theory, validate
 from dither.planning.comparison import NOISES
-from dither.schedules.closed_form import ClosedForm
+from dither.schedules.fixed import ClosedForm
 from dither.types import Budget, FloatArray
 
 MOST_STEPS = 200_000

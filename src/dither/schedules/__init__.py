@@ -9,22 +9,22 @@ positive and finite. One that reacts is a rule for b_t, from releases only.
 array([0.25  , 0.5   , 0.5   , 0.4472])
 """
 
-from dither.schedules.closed_form import (
+from dither.schedules.fixed import (
     Constant,
     Cosine,
     Exponential,
     InverseSqrt,
     Linear,
+    PiecewiseConstant,
     Polynomial,
     SqrtToZero,
     Step,
+    Table,
+    Warmup,
 )
 from dither.schedules.from_torch import TorchSchedule, from_torch
 from dither.schedules.parse import NAMES, parameters, parse
 from dither.schedules.reactive import AdaGradNorm, Growth, Reactive, UnsafeRawAdaGradNorm
-from dither.schedules.stairs import Stairs
-from dither.schedules.table import Table
-from dither.schedules.warmup import Warmup
 
 __all__ = [
     "NAMES",
@@ -35,10 +35,10 @@ __all__ = [
     "Growth",
     "InverseSqrt",
     "Linear",
+    "PiecewiseConstant",
     "Polynomial",
     "Reactive",
     "SqrtToZero",
-    "Stairs",
     "Step",
     "Table",
     "TorchSchedule",

@@ -3,7 +3,7 @@
 from dataclasses import MISSING, fields
 
 from dither import validate
-from dither.schedules.closed_form import (
+from dither.schedules.fixed import (
     ClosedForm,
     Constant,
     Cosine,

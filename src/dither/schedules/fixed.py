@@ -1,13 +1,14 @@
-"""Schedules given by a formula in t = 0 … T−1."""
+"""Step sizes that are known before training starts: formulas, tables, warm-ups, few levels."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dither import validate
-from dither.types import FloatArray
+from dither.types import FloatArray, Schedule, Vector
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,86 @@ class SqrtToZero(ClosedForm):
         return self.end + (self.start - self.end) * left / (1.0 + np.sqrt((t + 1.0) / T))
 
 
+@final
+class Table(Vector):
+    """The given step sizes, one a step; another number of steps is refused.
+
+    >>> Table([0.3, 0.2, 0.1]).stepsizes(3)
+    array([0.3, 0.2, 0.1])
+    """
+
+    __slots__ = ()
+
+    def __init__(self, values: ArrayLike) -> None:
+        super().__init__(validate.positives(values=values))
+
+    def stepsizes(self, steps: int) -> FloatArray:
+        """Return the values; ``steps`` must be their number."""
+        T = validate.step_count(steps=steps)
+        if self.values.size != T:
+            raise validate.InvalidValueError(
+                f"steps must be the table's length, {self.values.size}, got {T}"
+            )
+        return self.values.copy()
+
+
+@final
+@dataclass(frozen=True)
+class Warmup:
+    """Rise linearly for ``steps`` steps to the first step size of ``inner``, then follow it.
+
+    η_t = η⁰·(t+1)/W for t < W, where η⁰ is the inner schedule's first step size: the first step
+    is above zero and the ramp ends at η⁰. The inner schedule then has the other T − W steps for
+    itself, from its own first. A run of W steps or fewer has the ramp alone, towards the first of
+    W inner steps.
+
+    >>> Warmup(Linear(1.0, 0.5), steps=4).stepsizes(6)
+    array([0.25, 0.5 , 0.75, 1.  , 1.  , 0.5 ])
+    """
+
+    inner: Schedule
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        _check_schedule(self.inner)
+        object.__setattr__(self, "steps", validate.count(steps=self.steps))
+
+    def stepsizes(self, steps: int) -> FloatArray:
+        """Return the ramp and what follows it."""
+        T, W = validate.step_count(steps=steps), self.steps
+        inner = self.inner.stepsizes(T - W if T > W else W)
+        ramp = inner[0] * np.arange(1, min(T, W) + 1, dtype=np.float64) / W
+        return validate.positives(stepsizes=np.concatenate([ramp, inner])[:T])
+
+
+@final
+@dataclass(frozen=True)
+class PiecewiseConstant:
+    """The step sizes of ``inner`` for ``levels`` steps, each held for as long as the others.
+
+    A run then has no more than so many different step sizes and noise levels, and is planned
+    several times faster, at almost the same noise. A run of fewer steps follows ``inner``.
+
+    >>> PiecewiseConstant(Linear(1.0, 0.5), levels=3).stepsizes(7)
+    array([1.  , 1.  , 1.  , 0.75, 0.75, 0.5 , 0.5 ])
+    """
+
+    inner: Schedule
+    levels: int
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        _check_schedule(self.inner)
+        object.__setattr__(self, "levels", validate.count(levels=self.levels))
+
+    def stepsizes(self, steps: int) -> FloatArray:
+        """Return the levels, each for its stretch."""
+        T = validate.step_count(steps=steps)
+        inner = validate.positives(stepsizes=self.inner.stepsizes(min(T, self.levels)))
+        return np.asarray(inner[np.arange(T) * inner.size // T])
+
+
 def _between(start: float, end: float, share: FloatArray) -> FloatArray:
     """Return start at share 0, end at share 1, exactly."""
     return start * (1.0 - share) + end * share
@@ -202,3 +283,8 @@ def _check_denominator(schedule: ClosedForm, a: object, c: object) -> None:
     schedule._set("c", validate.nonnegative(c=c))
     if a == 0.0 and c == 0.0:
         raise validate.InvalidValueError("a and c must not both be 0, got a = 0 and c = 0")
+
+
+def _check_schedule(inner: object) -> None:
+    if isinstance(inner, type) or not isinstance(inner, Schedule):
+        raise validate.InvalidTypeError(f"inner must be a schedule, got {inner!r}")
