@@ -8,8 +8,8 @@ import pytest
 import dither
 from dither import Budget, Plan, Schedule
 from dither.accounting.calibration import calibrate
-from dither.accounting.marginal import marginal_cost
 from dither.noise import Matched, Optimal
+from dither.noise.optimal import marginal_cost
 from dither.schedules import Exponential, InverseSqrt, Linear
 from dither.types import FloatArray
 

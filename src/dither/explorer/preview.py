@@ -15,10 +15,10 @@ import numpy as np
 
 from dither.accounting import pld
 from dither.accounting.calibration import central_limit_log_scale
-from dither.accounting.marginal import MarginalCost
 from dither.accounting.steps import Sampled, Steps
 from dither.accounting.transform import distance_between, transforms
 from dither.noise import Optimal
+from dither.noise.optimal import MarginalCost
 from dither.types import Budget, FloatArray
 
 _KNOTS = 33

@@ -8,9 +8,7 @@ Only the ratios of the α matter: calibration to a budget finds their common sca
 array([1., 2.])
 """
 
-from dither.noise.custom import Custom
-from dither.noise.growth_bound import GrowthBound
+from dither.noise.formulas import Custom, GrowthBound, Matched, Power, Uniform
 from dither.noise.optimal import Optimal
-from dither.noise.power import Matched, Power, Uniform
 
 __all__ = ["Custom", "GrowthBound", "Matched", "Optimal", "Power", "Uniform"]

@@ -24,15 +24,21 @@ compute. The theorem's noise is far from tight: it is here to reproduce and to c
 calibrate a run with.
 """
 
-from dither.theory.adaptive import adaptive_bounds, adaptive_utility_bound
 from dither.theory.composition import (
     advanced_composition,
     amplification_by_sampling,
     extended_advanced_composition,
     gaussian_mechanism,
 )
-from dither.theory.cost import improvement, noise_cost
-from dither.theory.decaying import best_steps, constant_bound, decaying_bounds
+from dither.theory.corollaries import (
+    adaptive_bounds,
+    adaptive_utility_bound,
+    best_steps,
+    constant_bound,
+    decaying_bounds,
+    logarithmic_sum_bound,
+    power_sum_bounds,
+)
 from dither.theory.privacy import (
     TheoremCondition,
     adp_condition,
@@ -41,8 +47,14 @@ from dither.theory.privacy import (
     adp_spent,
     b_delta,
 )
-from dither.theory.sums import logarithmic_sum_bound, power_sum_bounds
-from dither.theory.utility import AdpAndDp, Problem, UtilityBound, utility_bound
+from dither.theory.utility import (
+    AdpAndDp,
+    Problem,
+    UtilityBound,
+    improvement,
+    noise_cost,
+    utility_bound,
+)
 
 __all__ = [
     "AdpAndDp",

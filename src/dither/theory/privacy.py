@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import validate
-from dither.theory.rounding import upward
+from dither.theory.composition import upward
 from dither.types import FloatArray
 
 # The proof gives each of the T steps δ_0 = n·δ/(12.8·T·m), so that they use up δ/12.8 together,
