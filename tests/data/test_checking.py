@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from dither.data import Examples, Report, Tally, check
+from dither.data import Counts, Examples, Report, check
 from dither.validate import InvalidTypeError, InvalidValueError
 
 NAN, INF = float("nan"), float("inf")
@@ -49,10 +49,10 @@ class Stream(IterableDataset[tuple[Tensor, int]]):
 def test_every_fault_is_found_in_every_kind_of_dataset(dataset: object) -> None:
     assert check(dataset, classes=3) == Report(
         records=5,
-        nans=Tally(1, (1,)),
-        infinities=Tally(2, (1, 4)),
-        bad_labels=Tally(2, (3, 4)),
-        duplicates=Tally(1, (2,)),
+        nans=Counts(1, (1,)),
+        infinities=Counts(2, (1, 4)),
+        bad_labels=Counts(2, (3, 4)),
+        duplicates=Counts(1, (2,)),
     )
 
 
@@ -60,11 +60,11 @@ def test_the_number_of_classes_is_the_examples_own_or_unlimited() -> None:
     assert check(Examples(INPUTS, TARGETS, ("a", "b", "c"))).bad_labels.first == (3, 4)
     assert check(Examples(INPUTS, TARGETS, ("a",) * 4)).bad_labels.first == (4,)
     assert check((INPUTS, TARGETS)).bad_labels.first == (4,)
-    with pytest.raises(InvalidValueError, match="classes must be a whole number of at least 1"):
+    with pytest.raises(InvalidValueError, match="classes must be"):
         check((INPUTS, TARGETS), classes=0)
 
 
-def test_labels_that_are_no_whole_numbers() -> None:
+def test_labels_that_are_not_integers() -> None:
     inputs = np.arange(4)
     assert check((inputs, np.array([0.0, 0.5, NAN, INF]))).bad_labels.first == (1, 2, 3)
     assert check((inputs, np.array(["a", "b", "c", "d"]))).bad_labels.count == 4
@@ -87,7 +87,7 @@ def test_a_sound_dataset_is_ok() -> None:
 def test_any_fault_is_not_ok_and_only_the_first_are_shown() -> None:
     report = check((torch.zeros(9_000, 2), torch.zeros(9_000).long()))
     assert not report.ok
-    assert report.duplicates == Tally(8_999, (1, 2, 3, 4, 5))
+    assert report.duplicates == Counts(8_999, (1, 2, 3, 4, 5))
     lines = str(report).splitlines()
     assert lines[0] == "SENSITIVE: about private data, for its owner only"
     assert lines[-1] == "duplicates:          8,999 (at 1, 2, 3, 4, 5, …)"
@@ -106,7 +106,7 @@ def test_the_same_inputs_with_another_label_are_no_duplicate() -> None:
 def test_other_blocks_are_remembered() -> None:
     inputs = torch.arange(10_000.0)
     inputs[9_999] = inputs[1]
-    assert check((inputs, torch.zeros(10_000).long())).duplicates == Tally(1, (9_999,))
+    assert check((inputs, torch.zeros(10_000).long())).duplicates == Counts(1, (9_999,))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_other_refusals() -> None:
         ):
             check(pair)
     for targets in (TARGETS[:3], TARGETS[:, None], torch.tensor(1)):
-        with pytest.raises(InvalidValueError, match="dataset must have one label a record, got"):
+        with pytest.raises(InvalidValueError, match="dataset must have one label per record, got"):
             check((INPUTS, targets))
     with pytest.raises(InvalidTypeError, match=r"dataset\[0\] must be an .input, target. pair"):
         check([1, 2])

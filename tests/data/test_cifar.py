@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.data.refusing import complaint
+from tests.data.errors import error_line
 
 from dither.data import directory, load
 from dither.data.cifar import CLASSES, TEST_BATCH, TRAIN_BATCHES
@@ -92,10 +92,9 @@ def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     victim.unlink()
     folder = write(tmp_path / FOLDER)
     (folder / "data_batch_2").write_bytes(evil)
-    line = complaint("cifar10", tmp_path)
+    line = error_line("cifar10", tmp_path)
     assert not victim.exists()
     assert "data_batch_2' is not a batch of CIFAR-10: it asks for " in line
-    assert line.endswith(", which is not allowed")
 
 
 @pytest.mark.parametrize(
@@ -113,33 +112,32 @@ def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
 )
 def test_nothing_else_can_be_called(tmp_path: Path, call: bytes) -> None:
     (write(tmp_path / FOLDER) / TEST_BATCH).write_bytes(b"\x80\x04" + call + b"(U\x02idtR.")
-    assert "which is not allowed" in complaint("cifar10", tmp_path)
+    assert "not allowed" in error_line("cifar10", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        (b"", "it is damaged or no pickle"),
-        (b"hello", "it is damaged or no pickle"),
-        (batch([1, 2])[:-1], "it is damaged or no pickle"),
-        (batch([1, 2]) + b"x", "it goes on after its end"),
-        (b"\x80\x02c_codecs\nencode\nK\x01K\x02\x86R.", "it is damaged or no pickle"),
-        (pickle.dumps([1], protocol=2), "it is a list"),
-        (pickle.dumps({b"labels": [1]}, protocol=2), "data must be bytes, 3072 a record"),
-        (batch([1], np.zeros((1, 3071), np.uint8)), "data must be bytes, 3072 a record"),
-        (batch([1], np.zeros((1, PIXELS), np.int8)), "data must be bytes, 3072 a record"),
-        (batch([1], np.zeros((1, PIXELS), object)), "data must be bytes, 3072 a record"),
-        (batch([1], np.zeros((0, PIXELS), np.uint8), 4), "data must be bytes, 3072 a record"),
-        (batch([1]), "must have a list of 2 whole numbers as labels"),
-        (batch([1, 2.0]), "must have a list of 2 whole numbers as labels"),
-        (batch("ab"), "must have a list of 2 whole numbers as labels"),
-        (batch([-1, 2]), "must hold labels of 0 … 9, got -1 … 2"),
-        (batch([1, 10]), "must hold labels of 0 … 9, got 1 … 10"),
+        (b"", "is not a batch of CIFAR-10"),
+        (b"hello", "is not a batch of CIFAR-10"),
+        (batch([1, 2])[:-1], "is not a batch of CIFAR-10"),
+        (b"\x80\x02c_codecs\nencode\nK\x01K\x02\x86R.", "is not a batch of CIFAR-10"),
+        (pickle.dumps([1], protocol=2), "is not a batch of CIFAR-10"),
+        (pickle.dumps({b"labels": [1]}, protocol=2), "is not a batch of CIFAR-10"),
+        (batch([1], np.zeros((1, 3071), np.uint8)), "must have 3072 bytes per record"),
+        (batch([1], np.zeros((1, PIXELS), np.int8)), "must have 3072 bytes per record"),
+        (batch([1], np.zeros((1, PIXELS), object)), "must have 3072 bytes per record"),
+        (batch([1], np.zeros((0, PIXELS), np.uint8), 4), "must have 3072 bytes per record"),
+        (batch([1]), "must have a list of 2 labels"),
+        (batch("ab"), "must have a list of 2 labels"),
+        (batch([1, 2.0]), "integer labels from 0 to 9"),
+        (batch([-1, 2]), "integer labels from 0 to 9"),
+        (batch([1, 10]), "integer labels from 0 to 9"),
     ],
 )
 def test_damaged_batches_are_refused(tmp_path: Path, raw: bytes, expected: str) -> None:
     (write(tmp_path / FOLDER) / "data_batch_4").write_bytes(raw)
-    line = complaint("cifar10", tmp_path)
+    line = error_line("cifar10", tmp_path)
     assert expected in line
     assert "data_batch_4'" in line
 
@@ -147,11 +145,11 @@ def test_damaged_batches_are_refused(tmp_path: Path, raw: bytes, expected: str) 
 def test_a_missing_batch_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path / FOLDER)
     (folder / "data_batch_5").unlink()
-    assert "data_batch_5' cannot be read as a batch of CIFAR-10" in complaint("cifar10", tmp_path)
+    assert "data_batch_5' cannot be read as a batch of CIFAR-10" in error_line("cifar10", tmp_path)
     with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
         archive.add(folder, FOLDER)
     folder.rename(tmp_path / "elsewhere")
-    assert f"must hold {FOLDER}/data_batch_5" in complaint("cifar10", tmp_path)
+    assert f"must hold {FOLDER}/data_batch_5" in error_line("cifar10", tmp_path)
 
 
 def test_reads_a_tar_of_images_if_it_is_cifar10(tmp_path: Path) -> None:
@@ -167,7 +165,7 @@ def test_reads_a_tar_of_images_if_it_is_cifar10(tmp_path: Path) -> None:
                 archive.addfile(member, io.BytesIO(stream.getvalue()))
         if classes == CLASSES:
             assert load("cifar10", data_dir=tmp_path).train.targets.tolist() == list(range(10))
-    assert "the ten classes of CIFAR-10" in complaint("cifar10", tmp_path)
+    assert "the ten classes of CIFAR-10" in error_line("cifar10", tmp_path)
 
 
 @pytest.mark.evidence

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.data.refusing import complaint
+from tests.data.errors import error_line
 
 from dither.data import check, directory, load
 
@@ -75,7 +75,7 @@ def test_reads_every_layout(tmp_path: Path, name: str, folder: str, compressed: 
         (IMAGES, images(4), "has 4 images, but "),
         (IMAGES, struct.pack(">4I", 0x803, 2**32 - 1, 28, 28), "must hold 3367254359280 bytes"),
         (LABELS, labels(9, 0), "has 3 images, but "),
-        (LABELS, labels(9, 0, 10), "must hold labels of 0 … 9, got 10 at 2"),
+        (LABELS, labels(9, 0, 10), "must hold labels from 0 to 9, got 10 at 2"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path: Path, file: str, raw: bytes, expected: str) -> None:
@@ -83,7 +83,7 @@ def test_damaged_files_are_refused(tmp_path: Path, file: str, raw: bytes, expect
         write(tmp_path / name / "mnist", compressed=compressed)
         path = tmp_path / name / "mnist" / (f"{file}.gz" if compressed else file)
         path.write_bytes(gzip.compress(raw) if compressed else raw)
-        line = complaint("mnist", tmp_path / name)
+        line = error_line("mnist", tmp_path / name)
         assert expected in line
         assert file in line
 
@@ -95,14 +95,14 @@ def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
     wrong_sum = good[:-8] + bytes([good[-8] ^ 1]) + good[-7:]
     for bad in (wrong_sum, good[:-1], good[: len(good) // 2], b"no gzip", good + b"more"):
         path.write_bytes(bad)
-        line = complaint("mnist", tmp_path)
+        line = error_line("mnist", tmp_path)
         assert line.startswith(f"data file {str(path)!r} cannot be read as an IDX file: ")
 
 
 def test_one_missing_file_is_named(tmp_path: Path) -> None:
     write(tmp_path / "mnist", compressed=True)
     (tmp_path / "mnist" / f"{LABELS}.gz").unlink()
-    assert f"looked for {LABELS} (with or without .gz) in " in complaint("mnist", tmp_path)
+    assert f"looked for {LABELS} (with or without .gz) in " in error_line("mnist", tmp_path)
 
 
 @needs_mnist

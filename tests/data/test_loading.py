@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.data.refusing import complaint
+from tests.data.errors import error_line
 from torch.utils.data import DataLoader, TensorDataset
 
-from dither.data import Examples, directory, load, with_classes
+from dither.data import Examples, align_with, directory, load
 from dither.validate import InvalidTypeError, InvalidValueError
 
 
@@ -59,7 +59,7 @@ def test_examples_refuse_what_does_not_fit() -> None:
         Examples(torch.zeros(2, 1, dtype=torch.float64), labels, "ab")
     with pytest.raises(InvalidTypeError, match="targets must be of torch.int64"):
         Examples(torch.zeros(2, 1), labels.int(), "ab")
-    with pytest.raises(InvalidValueError, match="targets must have one label a record"):
+    with pytest.raises(InvalidValueError, match="targets must have one label per record"):
         Examples(torch.zeros(3, 1), labels, "ab")
     with pytest.raises(InvalidValueError, match="inputs must have at least one record"):
         Examples(torch.zeros(0, 1), labels[:0], "ab")
@@ -69,13 +69,13 @@ def test_labels_of_another_set_are_matched_by_name() -> None:
     mine = Examples(torch.rand(3, 2), torch.tensor([0, 1, 2]), ["ant", "bee", "cat"])
     inputs = torch.rand(4, 2)
     public = Examples(inputs, torch.tensor([0, 1, 1, 0]), ["cat", "ant"])
-    matched = with_classes(public, mine)
+    matched = align_with(public, mine)
     assert matched.targets.tolist() == [2, 0, 0, 2]
     assert matched.targets.dtype == torch.int64
     assert matched.classes == mine.classes
     assert torch.equal(matched.inputs, inputs)
     assert public.targets.tolist() == [0, 1, 1, 0]
-    again = with_classes(matched, mine)
+    again = align_with(matched, mine)
     assert torch.equal(again.targets, matched.targets)
 
 
@@ -87,24 +87,24 @@ def test_classes_and_shapes_that_the_other_set_has_not_are_refused() -> None:
         match=r"^the public records must have classes of the training records, "
         r"got 'two\\nlines'$",
     ):
-        with_classes(other, mine)
+        align_with(other, mine)
     # A class that no record has is unknown all the same: its name was meant for something.
     unused = Examples(torch.zeros(1, 3), torch.tensor([0]), ["ant", "wasp"])
     with pytest.raises(InvalidValueError, match="got 'wasp'"):
-        with_classes(unused, mine)
+        align_with(unused, mine)
     for shape in ((2, 4), (2, 1, 3)):
         with pytest.raises(
             InvalidValueError,
             match=r"must have the shape of the training records, \(3,\), got \(",
         ):
-            with_classes(Examples(torch.zeros(shape), torch.tensor([0, 1]), ["ant", "bee"]), mine)
+            align_with(Examples(torch.zeros(shape), torch.tensor([0, 1]), ["ant", "bee"]), mine)
 
 
-def test_paths_are_looked_for_in_the_folder_of_the_data(tmp_path: Path) -> None:
+def test_paths_are_looked_for_in_the_data_directory(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("a,label\n1,0\n")
     assert len(load("own.csv", data_dir=tmp_path).train) == 1
     assert len(load(tmp_path / "own.csv").train) == 1
-    line = complaint("other.csv", tmp_path)
+    line = error_line("other.csv", tmp_path)
     assert "'other.csv'" in line
     assert repr(str(tmp_path / "other.csv")) in line
 
@@ -112,10 +112,10 @@ def test_paths_are_looked_for_in_the_folder_of_the_data(tmp_path: Path) -> None:
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     for name in ("imagenet", "", "two\nlines", "notes.txt"):
-        line = complaint(name, tmp_path)
+        line = error_line(name, tmp_path)
         assert line.startswith("name must be one of cifar10, digits, fashion-mnist, mnist, or")
-    assert complaint("nul\0.csv", tmp_path).startswith("'nul\\x00.csv' was not found")
-    assert complaint("mnist", tmp_path, label="y") == (
+    assert error_line("nul\0.csv", tmp_path).startswith("'nul\\x00.csv' was not found")
+    assert error_line("mnist", tmp_path, label="y") == (
         "label is for .csv files only, got 'y' for 'mnist'"
     )
     with pytest.raises(InvalidTypeError, match="name must be a name or a path, got int"):
@@ -130,7 +130,7 @@ def test_missing_sets_say_where_to_put_what(tmp_path: Path) -> None:
         ("fashion-mnist", "fashion-mnist", "https://github.com/zalandoresearch/fashion-mnist"),
         ("cifar10", "cifar10", "https://www.cs.toronto.edu/~kriz/cifar.html"),
     ):
-        line = complaint(name, tmp_path)
+        line = error_line(name, tmp_path)
         assert line.startswith(f"{name} was not found: looked for ")
         assert repr(str(tmp_path / folder)) in line
         assert "set DITHER_DATA or --data-dir" in line
@@ -139,10 +139,10 @@ def test_missing_sets_say_where_to_put_what(tmp_path: Path) -> None:
 
 def test_without_scikit_learn_only_digits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    assert "pip install scikit-learn" in complaint("digits")
+    assert "pip install scikit-learn" in error_line("digits")
 
 
-def test_the_room_does_not_import_scikit_learn() -> None:
+def test_the_package_does_not_import_scikit_learn() -> None:
     code = "import sys, dither.data; raise SystemExit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -151,9 +151,9 @@ def test_columns_are_matched_by_their_names(tmp_path: Path) -> None:
     for name, text in (("mine", "a,b,label\n1,2,x\n"), ("swapped", "b,label,a\n2,x,1\n")):
         (tmp_path / f"{name}.csv").write_text(text)
     mine = load(tmp_path / "mine.csv").train
-    swapped = with_classes(load(tmp_path / "swapped.csv", label="label").train, mine)
+    swapped = align_with(load(tmp_path / "swapped.csv", label="label").train, mine)
     assert swapped.inputs.tolist() == [[1.0, 2.0]]
     assert swapped.columns == mine.columns == ("a", "b")
     (tmp_path / "strange.csv").write_text("a,c,label\n1,2,x\n")
-    with pytest.raises(InvalidValueError, match="but 'b' is in one of them alone"):
-        with_classes(load(tmp_path / "strange.csv").train, mine)
+    with pytest.raises(InvalidValueError, match="but 'b' is in only one of them"):
+        align_with(load(tmp_path / "strange.csv").train, mine)

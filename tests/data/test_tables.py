@@ -1,4 +1,3 @@
-import time
 import zipfile
 from pathlib import Path
 
@@ -7,7 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.data.refusing import complaint
+from tests.data.errors import error_line
 
 from dither.data import load
 
@@ -57,7 +56,7 @@ def test_bad_records_are_read_as_they_are(tmp_path: Path) -> None:
         ("label\n1\n", "must have a header line of at least two columns, got 1"),
         ("1,2\n3,4\n", "must begin with a header line, got numbers on line 1"),
         ("a,,label\n1,2,3\n", "column 2 has no name"),
-        ("a,a,label\n1,2,3\n", "'a' is there twice"),
+        ("a,a,label\n1,2,3\n", "'a' occurs twice"),
         ("a,label\n", "must have at least one record below its header line"),
         ("a,label\n1,0\n2\n", "line 3 must have 2 cells, got 1"),
         ("a,label\n1,0\n2,3,4\n", "line 3 must have 2 cells, got 3"),
@@ -65,25 +64,25 @@ def test_bad_records_are_read_as_they_are(tmp_path: Path) -> None:
         ("a,b,label\n1,1_000,0\n", "line 2, column 'b' must be a number, got '1_000'"),
         ('a,b,label\n1,"2\n3",0\n', "line 3, column 'b' must be a number, got '2\\n3'"),
         ("a,label\n1,0\n2, \n", "line 3, column 'label' must have a label"),
-        ("a,label\n1,0\n2,0.5\n", "line 3, column 'label' must be a label, whole number or text"),
-        ("a,label\n1,0\n2,nan\n", "line 3, column 'label' must be a label, whole number or text"),
-        ('a,label\n1,"0\n', "line 2 is no line of a .csv file"),
+        ("a,label\n1,0\n2,0.5\n", "line 3, column 'label' must be a label, integer or text"),
+        ("a,label\n1,0\n2,nan\n", "line 3, column 'label' must be a label, integer or text"),
+        ('a,label\n1,"0\n', "line 2 is not valid CSV"),
     ],
 )
 def test_bad_tables_are_refused_with_the_place(tmp_path: Path, text: str, expected: str) -> None:
     path = table(tmp_path, text)
-    line = complaint(path)
+    line = error_line(path)
     assert line.startswith(f"data file {str(path)!r} ")
     assert expected in line
 
 
 def test_other_refusals_of_tables(tmp_path: Path) -> None:
     path = table(tmp_path, "a,b\n1,2\n")
-    assert "has no column for label = 'c', but 'a', 'b'" in complaint(path, label="c")
+    assert "has no column for label = 'c'; it has 'a', 'b'" in error_line(path, label="c")
     path.write_bytes(b"a,b\n1,\xff\xfe\n")
-    assert "must be UTF-8 text" in complaint(path)
+    assert "must be UTF-8 text" in error_line(path)
     (tmp_path / "folder.csv").mkdir()
-    assert "cannot be read as a .csv file" in complaint(tmp_path / "folder.csv")
+    assert "cannot be read as a .csv file" in error_line(tmp_path / "folder.csv")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -102,16 +101,6 @@ def test_what_is_written_is_read(tmp_path: Path, rows: list[tuple[float, float, 
     assert [int(examples.classes[target]) for target in examples.targets] == [
         label for *_, label in rows
     ]
-
-
-def test_a_large_table_is_read_quickly(tmp_path: Path) -> None:
-    values = np.random.default_rng(1).random((2_000, 20)).round(6)
-    body = "\n".join(",".join(map(str, row)) + ",1" for row in values.tolist())
-    path = table(tmp_path, ",".join(f"c{i}" for i in range(20)) + ",label\n" + f"{body}\n" * 50)
-    start = time.perf_counter()
-    split = load(path)
-    assert time.perf_counter() - start < 10.0
-    assert split.train.inputs.shape == (100_000, 20)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +143,7 @@ def test_arrays_of_bytes_and_a_test_part(tmp_path: Path) -> None:
         ({"x": np.zeros((2, 1), object), "y": np.arange(2)}, "x cannot be read: Object arrays"),
         ({"x": np.array([["a"]]), "y": np.arange(1)}, "x must be numbers, got <U1"),
         ({"x": np.zeros((2, 1), complex), "y": np.arange(2)}, "x must be numbers, got complex128"),
-        ({"x": np.zeros((2, 1)), "y": np.zeros(2)}, "y must be whole numbers in one dimension"),
+        ({"x": np.zeros((2, 1)), "y": np.zeros(2)}, "y must be integers in one dimension"),
         ({"x": np.zeros((2, 1)), "y": np.zeros((2, 1), int)}, "got int64 of shape (2, 1)"),
         ({"x": np.zeros((2, 1)), "y": np.arange(3)}, "x must have a row for each of the 3 y"),
         ({"x": np.zeros((0, 1)), "y": np.arange(0)}, "at least one, got shape (0, 1)"),
@@ -181,7 +170,7 @@ def test_bad_arrays_are_refused(
 ) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, **arrays)  # type: ignore[arg-type]
-    line = complaint(path)
+    line = error_line(path)
     assert line.startswith(f"data file {str(path)!r} ")
     assert expected in line
 
@@ -194,8 +183,8 @@ def test_damaged_archives_of_arrays_are_refused(tmp_path: Path) -> None:
     flipped[400] ^= 1
     for bad in (b"", b"no zip", good[:-30], bytes(flipped)):
         path.write_bytes(bad)
-        assert f"data file {str(path)!r} cannot be read as a .npz file" in complaint(path)
+        assert f"data file {str(path)!r} cannot be read as a .npz file" in error_line(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x", b"text")
         archive.writestr("y.npy", b"text")
-    assert "x must be an array, not other bytes" in complaint(path)
+    assert "x must be an array" in error_line(path)

@@ -29,20 +29,20 @@ def read(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]:
                 )
         return read.train, read.test
     limits = {} if bounds is None else _limits(bounds)
-    train = data.within(read.train, limits)
-    train = train if classes is None else data.among(train, classes.split(","))
+    train = data.clip_to_bounds(read.train, limits)
+    train = train if classes is None else data.with_classes(train, classes.split(","))
     if given is None:
         return train, None
     if Path(given).resolve() == Path(arguments.data).resolve():
         raise validate.InvalidValueError(
             f"public_test must be another file than the private data, got {given!r}"
         )
-    test = data.within(data.load(given, data_dir=folder, label=label).train, limits)
+    test = data.clip_to_bounds(data.load(given, data_dir=folder, label=label).train, limits)
     if not bool(test.inputs.isfinite().all()):
         raise validate.InvalidValueError(
             f"public_test must have a finite number in every cell, got {given!r} with others"
         )
-    return train, data.with_classes(test, train)
+    return train, data.align_with(test, train)
 
 
 def _limits(text: str) -> dict[str, tuple[float, float]]:

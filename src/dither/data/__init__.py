@@ -1,8 +1,7 @@
-"""Data that training reads: public sets from their original files, and files of one's own.
+"""Datasets for training: public sets from their original files, and files of one's own.
 
-:func:`load` reads a set into memory, whole and checked, or refuses it in one line; nothing is
-downloaded, and nothing in a file is executed. :func:`check` tells the owner of the data what is
-wrong with single records.
+:func:`load` reads a set into memory and checks it; nothing is downloaded, and nothing in a file is
+executed. :func:`check` reports faults of single records to the owner of the data.
 
 >>> from dither.data import check, load
 >>> digits = load("digits")
@@ -12,20 +11,20 @@ wrong with single records.
 True
 """
 
-from dither.data.checking import Report, Tally, check
-from dither.data.examples import Examples, Split, among, with_classes, within
+from dither.data.checking import Counts, Report, check
+from dither.data.examples import Examples, Split, align_with, clip_to_bounds, with_classes
 from dither.data.files import directory
 from dither.data.loading import load
 
 __all__ = [
+    "Counts",
     "Examples",
     "Report",
     "Split",
-    "Tally",
-    "among",
+    "align_with",
     "check",
+    "clip_to_bounds",
     "directory",
     "load",
     "with_classes",
-    "within",
 ]

@@ -1,4 +1,4 @@
-"""What is wrong with single records, told to the owner of the data."""
+"""Check single records for faults; the report is for the owner of the data only."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Tally:
+class Counts:
     """How many records have a fault, and the indices of the first few of them."""
 
     count: int
@@ -42,21 +42,21 @@ class Report:
         records: how many records there are.
         nans: those with a NaN among their inputs.
         infinities: those with an infinity among their inputs.
-        bad_labels: those whose label is negative, no whole number, or too large.
+        bad_labels: those whose label is negative, not an integer, or too large.
         duplicates: those whose inputs and label are, bit by bit, an earlier record's.
     """
 
     records: int
-    nans: Tally
-    infinities: Tally
-    bad_labels: Tally
-    duplicates: Tally
+    nans: Counts
+    infinities: Counts
+    bad_labels: Counts
+    duplicates: Counts
 
     @property
     def ok(self) -> bool:
         """Whether no record has any of the faults."""
-        tallies = (self.nans, self.infinities, self.bad_labels, self.duplicates)
-        return all(tally.count == 0 for tally in tallies)
+        faults = (self.nans, self.infinities, self.bad_labels, self.duplicates)
+        return all(fault.count == 0 for fault in faults)
 
     def __str__(self) -> str:
         lines = (
@@ -102,12 +102,13 @@ def check(dataset: object, *, classes: int | None = None) -> Report:
     for inputs, targets in _blocks(dataset):
         nans.add(records, _any(np.isnan, inputs))
         infinities.add(records, _any(np.isinf, inputs))
-        bad_labels.add(records, _bad(targets, limit))
-        duplicates.add(records, _repeated(inputs, targets, seen))
+        bad_labels.add(records, _find_bad_labels(targets, limit))
+        duplicates.add(records, _find_repeated(inputs, targets, seen))
         records += len(inputs)
     if records == 0:
         raise InvalidValueError("dataset must have at least one record, got none")
-    return Report(records, nans.tally(), infinities.tally(), bad_labels.tally(), duplicates.tally())
+    faults = (nans, infinities, bad_labels, duplicates)
+    return Report(records, *(fault.counts() for fault in faults))
 
 
 class _Counter:
@@ -120,8 +121,8 @@ class _Counter:
         self.count += len(indices)
         self.first += [start + int(index) for index in indices[: SHOWN - len(self.first)]]
 
-    def tally(self) -> Tally:
-        return Tally(self.count, tuple(self.first))
+    def counts(self) -> Counts:
+        return Counts(self.count, tuple(self.first))
 
 
 def _blocks(dataset: object) -> Iterator[tuple[Array, Array]]:
@@ -131,12 +132,12 @@ def _blocks(dataset: object) -> Iterator[tuple[Array, Array]]:
     if not isinstance(dataset, tuple):
         yield from _records(dataset)
         return
-    if len(dataset) != 2 or not all(isinstance(each, Tensor | np.ndarray) for each in dataset):
+    if len(dataset) != 2 or not all(isinstance(array, Tensor | np.ndarray) for array in dataset):
         raise InvalidTypeError("dataset must be (inputs, targets), two tensors or arrays")
     inputs, targets = dataset
     if inputs.ndim < 1 or targets.ndim != 1 or len(inputs) != len(targets):
         raise InvalidValueError(
-            "dataset must have one label a record, "
+            "dataset must have one label per record, "
             f"got targets of shape {tuple(targets.shape)} for inputs of {tuple(inputs.shape)}"
         )
     for start in range(0, len(inputs), _BLOCK):
@@ -167,8 +168,8 @@ def _records(dataset: Any) -> Iterator[tuple[Array, Array]]:
 
 def _array(value: object) -> Array:
     if isinstance(value, Tensor):
-        whole = value.detach().cpu()
-        return np.asarray(whole.float() if whole.dtype == torch.bfloat16 else whole)
+        tensor = value.detach().cpu()
+        return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
     return np.asarray(value)
 
 
@@ -186,15 +187,15 @@ def _any(test: Callable[[Array], Array], inputs: Array) -> NDArray[np.bool_]:
     return np.asarray(test(inputs).reshape(len(inputs), -1).any(axis=1))
 
 
-def _bad(targets: Array, limit: int | None) -> NDArray[np.bool_]:
+def _find_bad_labels(targets: Array, limit: int | None) -> NDArray[np.bool_]:
     if targets.dtype.kind not in "buif":
         return np.ones(len(targets), np.bool_)
     bad = (targets < 0) | ~np.isfinite(targets) | (targets != np.floor(targets))
     return np.asarray(bad if limit is None else bad | (targets >= limit))
 
 
-def _repeated(inputs: Array, targets: Array, seen: set[bytes]) -> NDArray[np.bool_]:
-    """Tell which records were seen before, and remember the others by their hashes."""
+def _find_repeated(inputs: Array, targets: Array, seen: set[bytes]) -> NDArray[np.bool_]:
+    """Return which records were seen before; remember the others by their hashes."""
     repeated = np.zeros(len(inputs), np.bool_)
     head = f"{inputs.shape[1:]} {inputs.dtype} {targets.dtype}".encode()
     for index in range(len(inputs)):

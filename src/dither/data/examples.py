@@ -1,4 +1,4 @@
-"""What every reader returns: labelled records in memory, and their two parts."""
+"""Labelled records in memory: what every reader returns."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ class Examples(TensorDataset):
 
     Args:
         inputs: float32, the first dimension runs over the records.
-        targets: int64, one label a record.
+        targets: int64, one label per record.
         classes: the name of each label, in the order of the labels.
         columns: the names of the inputs' columns, if they have any.
 
@@ -47,7 +47,7 @@ class Examples(TensorDataset):
                 raise InvalidTypeError(f"{name} must be of {dtype}, got {tensor.dtype}")
         if targets.ndim != 1 or inputs.ndim < 1 or len(inputs) != len(targets):
             raise InvalidValueError(
-                "targets must have one label a record, "
+                "targets must have one label per record, "
                 f"got shape {tuple(targets.shape)} for inputs of shape {tuple(inputs.shape)}"
             )
         if inputs.numel() == 0:
@@ -59,12 +59,12 @@ class Examples(TensorDataset):
 
     @property
     def inputs(self) -> Tensor:
-        """The inputs, one record a row."""
+        """The inputs, one record per row."""
         return self.tensors[0]
 
     @property
     def targets(self) -> Tensor:
-        """The labels, one a record."""
+        """The labels, one per record."""
         return self.tensors[1]
 
 
@@ -89,13 +89,13 @@ def from_bytes(
     return Examples(inputs, torch.tensor(targets, dtype=torch.int64), classes)
 
 
-def among(examples: Examples, classes: Sequence[str]) -> Examples:
-    """Return records with a set of classes that is known beforehand, and not read off them.
+def with_classes(examples: Examples, classes: Sequence[str]) -> Examples:
+    """Return records labelled by a public list of classes instead of those that occur.
 
     Example:
         >>> import torch
         >>> dogs = Examples(torch.zeros(1, 3), torch.tensor([0]), ["dog"])
-        >>> among(dogs, ["cat", "dog"]).targets
+        >>> with_classes(dogs, ["cat", "dog"]).targets
         tensor([1])
     """
     if len(set(classes)) != len(classes) or len(classes) < 2:
@@ -105,75 +105,78 @@ def among(examples: Examples, classes: Sequence[str]) -> Examples:
     unknown = sum(name not in classes for name in examples.classes)
     if unknown:
         raise InvalidValueError(
-            f"classes must have all that the records have, got {', '.join(classes)!r}, without "
+            f"classes must include every class of the records, got {', '.join(classes)!r} without "
             f"{unknown} of them"
         )
-    places = torch.tensor([classes.index(name) for name in examples.classes])
-    return Examples(examples.inputs, places[examples.targets], classes, examples.columns)
+    return _relabel(examples, classes)
 
 
-def within(examples: Examples, bounds: Mapping[str, tuple[float, float]]) -> Examples:
-    """Return records whose columns are clipped to public bounds and scaled to −1 … 1.
+def clip_to_bounds(examples: Examples, bounds: Mapping[str, tuple[float, float]]) -> Examples:
+    """Return records whose columns are clipped to public bounds and scaled to [−1, 1].
 
-    Columns without bounds stay as they are.
+    Columns without bounds are unchanged.
 
     Example:
         >>> import torch
         >>> ages, classes = torch.tensor([[30.0], [150.0]]), torch.tensor([0, 1])
         >>> people = Examples(ages, classes, ["ill", "well"], ["age"])
-        >>> within(people, {"age": (0.0, 120.0)}).inputs
+        >>> clip_to_bounds(people, {"age": (0.0, 120.0)}).inputs
         tensor([[-0.5000],
                 [ 1.0000]])
     """
     inputs = examples.inputs.clone()
-    for name, (least, largest) in bounds.items():
+    for name, (low, high) in bounds.items():
         if name not in examples.columns:
             raise InvalidValueError(
-                f"bounds must be of columns of the records, {', '.join(examples.columns)}, got "
+                f"bounds must be for columns of the records, {', '.join(examples.columns)}, got "
                 f"{name!r}"
             )
-        if not (math.isfinite(least) and math.isfinite(largest) and least < largest):
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InvalidValueError(
-                f"bounds of {name} must be two numbers, the smaller one first, got "
-                f"{least:g} and {largest:g}"
+                f"bounds of {name} must be finite, the lower one first, got {low:g} and {high:g}"
             )
         column = inputs[:, examples.columns.index(name)]
-        column.clamp_(least, largest).sub_(least).mul_(2.0 / (largest - least)).sub_(1.0)
+        column.clamp_(low, high).sub_(low).mul_(2.0 / (high - low)).sub_(1.0)
     return Examples(inputs, examples.targets, examples.classes, examples.columns)
 
 
-def with_classes(examples: Examples, other: Examples) -> Examples:
-    """Return records with the labels and columns of another set, by the names of both.
+def align_with(examples: Examples, reference: Examples) -> Examples:
+    """Return public records with the labels and column order of a reference set, by name.
 
     Args:
-        examples: the records.
-        other: the set whose classes are meant; it may have more of them, but must have all.
+        examples: the records; their classes must be among those of the reference.
+        reference: the training records.
 
     Example:
         >>> import torch
         >>> pets = Examples(torch.zeros(2, 3), torch.tensor([0, 1]), ["cat", "dog"])
         >>> dogs = Examples(torch.zeros(1, 3), torch.tensor([0]), ["dog"])
-        >>> with_classes(dogs, pets).targets
+        >>> align_with(dogs, pets).targets
         tensor([1])
     """
-    unknown = [name for name in examples.classes if name not in other.classes]
+    unknown = [name for name in examples.classes if name not in reference.classes]
     if unknown:
         raise InvalidValueError(
             f"the public records must have classes of the training records, got {unknown[0]!r}"
         )
-    if examples.inputs.shape[1:] != other.inputs.shape[1:]:
+    if examples.inputs.shape[1:] != reference.inputs.shape[1:]:
         raise InvalidValueError(
             "the public records must have the shape of the training records, "
-            f"{tuple(other.inputs.shape[1:])}, got {tuple(examples.inputs.shape[1:])}"
+            f"{tuple(reference.inputs.shape[1:])}, got {tuple(examples.inputs.shape[1:])}"
+        )
+    unmatched = sorted({*examples.columns} ^ {*reference.columns})
+    if unmatched:
+        raise InvalidValueError(
+            "the public records must have the columns of the training records, but "
+            f"{unmatched[0]!r} is in only one of them"
         )
     inputs = examples.inputs
-    if examples.columns != other.columns:
-        strange = sorted({*examples.columns} ^ {*other.columns})
-        if strange:
-            raise InvalidValueError(
-                "the public records must have the columns of the training records, but "
-                f"{strange[0]!r} is in one of them alone"
-            )
-        inputs = inputs[:, [examples.columns.index(name) for name in other.columns]]
-    places = torch.tensor([other.classes.index(name) for name in examples.classes])
-    return Examples(inputs, places[examples.targets], other.classes, other.columns)
+    if examples.columns != reference.columns:
+        inputs = inputs[:, [examples.columns.index(name) for name in reference.columns]]
+    ordered = Examples(inputs, examples.targets, examples.classes, reference.columns)
+    return _relabel(ordered, reference.classes)
+
+
+def _relabel(examples: Examples, classes: Sequence[str]) -> Examples:
+    positions = torch.tensor([classes.index(name) for name in examples.classes])
+    return Examples(examples.inputs, positions[examples.targets], classes, examples.columns)

@@ -1,4 +1,4 @@
-"""Where files are looked for, how they are opened, and what is said if that fails."""
+"""Find and open data files; one-line errors for those that are missing or damaged."""
 
 import gzip
 import lzma
@@ -26,7 +26,7 @@ _TAR_ENDINGS = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz
 
 
 def directory(data_dir: str | Path | None = None) -> Path:
-    """Return the folder of the data: the argument, else $DITHER_DATA, else ``data``.
+    """Return the data directory: the argument, else $DITHER_DATA, else ``data``.
 
     Example:
         >>> directory("somewhere").name
@@ -44,28 +44,30 @@ def quoted(path: object) -> str:
     return repr(str(path))
 
 
-def refusal(path: object, why: str) -> InvalidValueError:
-    """Return the error that says what is wrong with a file."""
+def file_error(path: object, why: str) -> InvalidValueError:
+    """Return the error for a file that cannot be used."""
     return InvalidValueError(f"data file {quoted(path)} {why}")
 
 
-def missing(name: str, wanted: str, places: Iterable[Path], address: str) -> InvalidValueError:
-    """Return the error that says where a public set was looked for and how to get it."""
+def not_found_error(
+    name: str, wanted: str, places: Iterable[Path], address: str
+) -> InvalidValueError:
+    """Return the error for a public set that is not there, with where to get it."""
     looked = ", ".join(quoted(place) for place in places)
     return InvalidValueError(
         f"{name} was not found: looked for {wanted} in {looked}; "
-        f"set {VARIABLE} or --data-dir to the folder that has it; the original is at {address}"
+        f"set {VARIABLE} or --data-dir to its directory; download it from {address}"
     )
 
 
 @contextmanager
 def reading(path: object, kind: str) -> Iterator[None]:
-    """Turn what an unreadable or damaged file raises into one line that names it."""
+    """Turn the errors of an unreadable or damaged file into one line that names it."""
     try:
         yield
     except _UNREADABLE as error:
         why = " ".join(str(error).split()) or type(error).__name__
-        raise refusal(path, f"cannot be read as {kind}: {why}") from None
+        raise file_error(path, f"cannot be read as {kind}: {why}") from None
 
 
 def content(path: Path, kind: str) -> bytes:
@@ -78,12 +80,12 @@ def content(path: Path, kind: str) -> bytes:
 
 
 def is_tar_name(path: Path) -> bool:
-    """Tell by its name whether the file is a tar, compressed or not."""
+    """Return whether a file is a tar by its name, compressed or not."""
     return path.name.lower().endswith(_TAR_ENDINGS)
 
 
 def tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and contents of every regular file of a tar, in its order, never on disk."""
+    """Yield name and contents of every regular file of a tar, in its order; nothing is unpacked."""
     with reading(path, "a tar archive"), tarfile.open(path) as archive:
         for member in archive:
             stream = archive.extractfile(member) if member.isreg() else None
@@ -93,7 +95,7 @@ def tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """Refuse an archive that ends early: tarfile takes a broken header for the end."""
+    """Raise for an archive that ends early: tarfile takes a broken header for the end."""
     stream = archive.fileobj
     if stream is None:
         raise tarfile.ReadError("the archive is closed")
@@ -101,4 +103,4 @@ def _check_end(archive: tarfile.TarFile) -> None:
     if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("unexpected end of data or damaged header")
     while stream.read(1 << 20):
-        pass  # to the very end, where the checksum of the compression is
+        pass  # to the end, where the checksum of the compression is

@@ -1,17 +1,36 @@
-"""The one way in: a set by its name, or a file of one's own by its path."""
+"""Load a public set by its name, or data of one's own by its path."""
 
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from dither.data.cifar import load_cifar10
-from dither.data.csv_file import load_csv
-from dither.data.digits import load_digits
-from dither.data.examples import Split
+from dither.data.examples import Examples, Split
 from dither.data.files import directory, is_tar_name, quoted
-from dither.data.folders import load_images
-from dither.data.idx import load_fashion_mnist, load_mnist
-from dither.data.npz import load_npz
+from dither.data.idx import DIGITS, load_fashion_mnist, load_mnist
+from dither.data.image_folder import load_images
+from dither.data.tables import load_csv, load_npz
 from dither.validate import InvalidTypeError, InvalidValueError, instance
+
+
+def load_digits() -> Split:
+    """Return scikit-learn's 1,797 digits, 8 × 8 in [0, 1]; every fifth record is for testing."""
+    try:
+        from sklearn import datasets
+    except ModuleNotFoundError:
+        raise InvalidValueError(
+            "digits needs scikit-learn, which is not installed: pip install scikit-learn"
+        ) from None
+    digits = datasets.load_digits()
+    inputs = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
+    targets = torch.tensor(digits.target, dtype=torch.int64)
+    is_test = torch.arange(len(targets)) % 5 == 4
+    return Split(
+        train=Examples(inputs[~is_test], targets[~is_test], DIGITS),
+        test=Examples(inputs[is_test], targets[is_test], DIGITS),
+    )
+
 
 NAMES: dict[str, Callable[[Path], Split]] = {
     "cifar10": load_cifar10,
@@ -28,15 +47,15 @@ def load(
 
     Args:
         name: one of `NAMES`, or a path: a .csv file, a .npz file, a folder of class folders of
-            images, or a tar of one. A path is looked for as it is, then in the folder of the data.
-        data_dir: the folder of the data; None is $DITHER_DATA, else ``data``.
+            images, or a tar of one. A path is looked for as given, then in the data directory.
+        data_dir: the data directory; None is $DITHER_DATA, else ``data``.
         label: the column of a .csv file that holds the labels.
 
     Returns:
         The records to train on and, if the source has them, those to test with.
 
     Raises:
-        InvalidValueError: in one line, if something is missing, damaged or not as it should be.
+        InvalidValueError: if something is missing, damaged or of another format.
 
     Example:
         >>> load("digits").train.classes[:3]
@@ -50,13 +69,13 @@ def load(
         raise InvalidValueError(f"label is for .csv files only, got {label!r} for {quoted(name)}")
     if isinstance(name, str) and name in NAMES:
         return NAMES[name](base)
-    path = _found(Path(name), base)
+    path = _find_path(Path(name), base)
     if is_csv:
         return load_csv(path, label)
     return load_npz(path) if path.suffix.lower() == ".npz" else load_images(path)
 
 
-def _found(path: Path, base: Path) -> Path:
+def _find_path(path: Path, base: Path) -> Path:
     places = dict.fromkeys((path, base / path))
     if path.name:
         for place in places:

@@ -2,7 +2,6 @@
 
 import io
 import struct
-import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dither.data.examples import Examples, Split, from_bytes
-from dither.data.files import quoted, reading, refusal, tar_members
+from dither.data.files import file_error, quoted, reading, tar_members
 
 _PARTS = ("train", "test")
-_GREY, _COLOUR = ("1", "L"), ("P", "RGB", "RGBA", "RGBX", "LA", "PA", "CMYK", "YCbCr", "HSV")
+_GRAY, _COLOUR = ("1", "L"), ("P", "RGB", "RGBA", "RGBX", "LA", "PA", "CMYK", "YCbCr", "HSV")
 _UNREADABLE = (
     OSError,
     EOFError,
@@ -25,7 +24,6 @@ _UNREADABLE = (
     zlib.error,
     struct.error,
     Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
 )
 
 
@@ -51,13 +49,13 @@ def load_images(path: Path) -> Split:
         place = tuple(part for part in PurePosixPath(name).parts if part not in ("/", "."))
         if any(part.startswith(".") for part in place):
             continue
-        picture = _Picture(place, _decoded(raw, f"{path}/{name}"))
+        picture = _Picture(place, _decode(raw, f"{path}/{name}"))
         if pictures and picture.pixels.shape != pictures[0].pixels.shape:
-            raise refusal(f"{path}/{name}", _odd_one(picture, pictures[0]))
+            raise file_error(f"{path}/{name}", _describe_difference(picture, pictures[0]))
         pictures.append(picture)
     if not pictures:
-        raise refusal(path, "must hold at least one image")
-    return _split(sorted(_unwrapped(pictures), key=lambda picture: picture.place), path)
+        raise file_error(path, "must hold at least one image")
+    return _split(sorted(_strip_outer_folder(pictures), key=lambda picture: picture.place), path)
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -67,34 +65,32 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
                 yield file.relative_to(folder).as_posix(), file.read_bytes()
 
 
-def _decoded(raw: bytes, source: str) -> NDArray[np.uint8]:
+def _decode(raw: bytes, source: str) -> NDArray[np.uint8]:
     """Return the pixels as (channels, height, width)."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image: Image.Image = Image.open(io.BytesIO(raw))
-            image.load()
+        image: Image.Image = Image.open(io.BytesIO(raw))
+        image.load()
     except _UNREADABLE:
-        raise refusal(source, "cannot be read as an image") from None
-    if image.mode in _GREY:
+        raise file_error(source, "cannot be read as an image") from None
+    if image.mode in _GRAY:
         return np.asarray(image.convert("L"))[None]
     if image.mode not in _COLOUR:
-        raise refusal(source, f"must have 8 bits a channel, got the mode {image.mode}")
+        raise file_error(source, f"must have 8 bits per channel, got mode {image.mode}")
     if image.mode != "RGB":
         image = image.convert("RGBA") if image.mode in ("P", "PA") else image
         image = image.convert("RGB")
     return np.asarray(image).transpose(2, 0, 1)
 
 
-def _odd_one(picture: _Picture, first: _Picture) -> str:
+def _describe_difference(picture: _Picture, first: _Picture) -> str:
     got, wanted = (
-        f"{width} x {height} {'grey' if channels == 1 else 'colour'} pixels"
+        f"{width} x {height} {'gray' if channels == 1 else 'colour'} pixels"
         for channels, height, width in (picture.pixels.shape, first.pixels.shape)
     )
     return f"must be like the first image, {quoted('/'.join(first.place))}: {wanted}, got {got}"
 
 
-def _unwrapped(pictures: list[_Picture]) -> list[_Picture]:
+def _strip_outer_folder(pictures: list[_Picture]) -> list[_Picture]:
     tops = {picture.place[0] for picture in pictures}
     deep = all(len(picture.place) > 2 for picture in pictures)
     if deep and len(tops) == 1 and not tops & set(_PARTS):
@@ -106,16 +102,16 @@ def _split(pictures: list[_Picture], path: Path) -> Split:
     depth = len(pictures[0].place)
     for place, _ in pictures:
         if len(place) != depth or depth not in (2, 3) or (place[0] in _PARTS) != (depth == 3):
-            raise refusal(
+            raise file_error(
                 f"{path}/{'/'.join(place)}",
-                "must be in <class>/ or in train/<class>/ and test/<class>/, as all the others",
+                "must be in <class>/ or in train/<class>/ and test/<class>/, like all the others",
             )
     classes = tuple(sorted({place[-2] for place, _ in pictures}))
     if depth == 2:
         return Split(train=_examples(pictures, classes), test=None)
     train, test = ([each for each in pictures if each.place[0] == part] for part in _PARTS)
     if not train:
-        raise refusal(path, "must hold images in train/, got some in test/ only")
+        raise file_error(path, "must hold images in train/, got some in test/ only")
     return Split(train=_examples(train, classes), test=_examples(test, classes) if test else None)
 
 

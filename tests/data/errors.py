@@ -1,4 +1,4 @@
-"""What loading says to bad files."""
+"""The one-line errors of loading."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from dither.data import load
 from dither.validate import InvalidValueError
 
 
-def complaint(name: str | Path, data_dir: Path | None = None, label: str | None = None) -> str:
-    """Load what must be refused, in one line and without a cause; return the line."""
+def error_line(name: str | Path, data_dir: Path | None = None, label: str | None = None) -> str:
+    """Load what cannot be loaded; return the error, one line without a cause."""
     with pytest.raises(InvalidValueError) as caught:
         load(name, data_dir=data_dir, label=label)
     assert "\n" not in str(caught.value)

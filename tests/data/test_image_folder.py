@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.data.refusing import complaint
+from tests.data.errors import error_line
 
 from dither.data import load
 
@@ -74,7 +74,7 @@ def test_a_damaged_tar_is_refused(tmp_path: Path, ending: str) -> None:
     good = path.read_bytes()
     for bad in (good[: len(good) // 3], good[: len(good) // 2], b"", b"no tar" * 200):
         path.write_bytes(bad)
-        assert f"data file {str(path)!r} cannot be read as a tar archive: " in complaint(path)
+        assert f"data file {str(path)!r} cannot be read as a tar archive: " in error_line(path)
 
 
 def test_a_tar_with_a_broken_header_in_its_middle_is_refused(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_tar_with_a_broken_header_in_its_middle_is_refused(tmp_path: Path) -> 
     raw = bytearray(path.read_bytes())
     raw[last + 150] ^= 1
     path.write_bytes(raw)
-    assert "unexpected end of data or damaged header" in complaint(path)
+    assert "unexpected end of data or damaged header" in error_line(path)
     path.write_bytes(raw[:last])
-    assert "unexpected end of data or damaged header" in complaint(path)
+    assert "unexpected end of data or damaged header" in error_line(path)
 
 
 def test_a_wrong_checksum_of_the_compression_is_refused(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_wrong_checksum_of_the_compression_is_refused(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-8] ^= 1
     path.write_bytes(raw)
-    assert "CRC" in complaint(path)
+    assert "CRC" in error_line(path)
 
 
 def test_links_and_hidden_files_are_left_out(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_names_that_lead_out_of_the_tar_are_harmless(tmp_path: Path) -> None:
         if name.startswith("/"):
             assert load(tmp_path / "pets.tar").train.classes == ("cat",)
         else:
-            assert "must hold at least one image" in complaint(tmp_path / "pets.tar")
+            assert "must hold at least one image" in error_line(tmp_path / "pets.tar")
         assert sorted(tmp_path.parent.rglob("*")) == before
 
 
@@ -137,20 +137,20 @@ def test_other_colours_become_rgb(tmp_path: Path, mode: str) -> None:
     assert load(folder).train.inputs.shape == (1, 3, 4, 5)
 
 
-def test_odd_images_are_refused_by_name(tmp_path: Path) -> None:
+def test_images_of_another_size_are_refused_by_name(tmp_path: Path) -> None:
     folder = tree(tmp_path / "pets", PLAIN)
     odd = folder / "dog" / "9.png"
     picture(1, size=(6, 4)).save(odd)
-    line = complaint(folder)
+    line = error_line(folder)
     assert f"{str(odd)!r} must be like the first image, 'cat/1.png': 5 x 4 colour pixels" in line
     assert line.endswith("got 6 x 4 colour pixels")
     picture(1, "L").save(odd)
-    assert complaint(folder).endswith("got 5 x 4 grey pixels")
+    assert error_line(folder).endswith("got 5 x 4 gray pixels")
     Image.fromarray(np.zeros((4, 5), np.uint16)).save(odd)
-    assert "must have 8 bits a channel, got the mode I" in complaint(folder)
+    assert "must have 8 bits per channel, got mode I" in error_line(folder)
     for bad in (b"", b"text", (folder / "cat" / "1.png").read_bytes()[:60]):
         odd.write_bytes(bad)
-        assert complaint(folder) == f"data file {str(odd)!r} cannot be read as an image"
+        assert error_line(folder) == f"data file {str(odd)!r} cannot be read as an image"
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,12 @@ def test_odd_images_are_refused_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_other_trees_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
-    line = complaint(tree(tmp_path / "pets", names))
+    line = error_line(tree(tmp_path / "pets", names))
     assert "must be in <class>/ or in train/<class>/ and test/<class>/" in line
 
 
 def test_trees_without_what_is_needed_are_refused(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
-    assert "must hold at least one image" in complaint(tmp_path / "nothing")
-    line = complaint(tree(tmp_path / "pets", ("test/cat/1.png",)))
+    assert "must hold at least one image" in error_line(tmp_path / "nothing")
+    line = error_line(tree(tmp_path / "pets", ("test/cat/1.png",)))
     assert "must hold images in train/, got some in test/ only" in line
