@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     )
     from dither.accounting import delta, epsilon
     from dither.planning import Plan, ReactivePlan, plan
-    from dither.training import Private, Public, TrainResult, train
+    from dither.training import Private, Public, Run, TrainResult, train
     from dither.training.make_private import make_private
 
 __version__ = "0.1.0"
@@ -69,6 +69,7 @@ __all__ = [
     "Private",
     "Public",
     "ReactivePlan",
+    "Run",
     "Schedule",
     "TrainResult",
     "accounting",
@@ -110,6 +111,7 @@ _HOMES = {
     "Plan": "planning",
     "Private": "training",
     "Public": "training",
+    "Run": "training",
     "TrainResult": "training",
     "train": "training",
     "ReactivePlan": "planning",

@@ -152,7 +152,7 @@ def test_a_run_with_canaries_that_is_not_over(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dither.training.run_folder.RunFolder.save", killed)
+        patch.setattr("dither.training.run_directory.RunDirectory.save", killed)
         assert main([*TRAIN, "--canaries", "100", "--checkpoint-every", "5"]) == 130
     capsys.readouterr()
     assert "must have a run that is over" in complaint(

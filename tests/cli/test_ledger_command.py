@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.ledger.books import new, pay, plan, run_all
+from tests.ledger.ledgers import new, pay, plan, run_all
 
 from dither.cli import main
 from dither.ledger import Ledger

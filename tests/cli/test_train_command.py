@@ -267,7 +267,7 @@ def test_a_folder_in_use_is_refused_and_stays_as_it_is(
     (folder / "run" / "result.json").write_text("mine", encoding="utf-8")
     for name in ("run", "own.csv"):
         line = complaint([*own(), "--quiet", "--run-dir", name], capsys)
-        assert f"or resume=True goes on with a run, got '{name}'" in line
+        assert f"must be new or empty, got '{name}': resume=True continues" in line
     assert [path.name for path in (folder / "run").iterdir()] == ["result.json"]
     assert (folder / "run" / "result.json").read_text(encoding="utf-8") == "mine"
     assert (folder / "own.csv").read_text(encoding="utf-8").startswith("c0,")

@@ -247,7 +247,7 @@ def refusals(folder: Path, rank: int) -> None:
         plan = dither.Plan.from_noise_multipliers([2.0], delta=1e-5, dataset_size=100, batch_size=9)
         run_dir = folder.parent if rank == owner else None
         try:
-            dither.train(nn.Linear(3, 2), data, plan, run_dir=run_dir, progress=False)
+            dither.train(nn.Linear(3, 2), data, plan, run=dither.Run(run_dir), progress=False)
         except (ValueError, StepError) as refusal:
             found[name] = f"{type(refusal).__name__}: {refusal}"
     try:

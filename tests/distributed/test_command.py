@@ -65,7 +65,7 @@ def test_two_ranks_are_one_run_that_is_started_again_where_one_dies(tmp_path: Pa
     ledger.close()
     again = torchrun(tmp_path)
     assert again.returncode != 0
-    assert again.stderr.count("run_dir must be a folder that is new or empty") == 2  # two starts
+    assert again.stderr.count("run directory must be new or empty") == 2  # two starts
     assert "RankZeroError" not in again.stderr
 
 

@@ -161,7 +161,7 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         assert "train_linear is for one process" in found["linear"]
         for case in ("ledger", "folder"):
             assert "must be given to rank 0, which keeps it for all" in found[f"{case} elsewhere"]
-        assert "run_dir must be a folder that is new or empty" in found["folder that is not empty"]
+        assert "run directory must be new or empty" in found["folder that is not empty"]
         fine = {
             *("nothing", "rounded", "missing", "fetched", "fetched, same split"),
             *("declared", "keys", "names", "keys of nobody"),

@@ -63,9 +63,7 @@ def run(folder: Path, releases: Path, steps: int, seconds: float = 0.0) -> dithe
         optimizer=optimizer,
         evaluate=dither.Public(load("digits").test),
         every=1000,
-        run_dir=folder,
-        resume=True,
-        checkpoint_every=4,
+        run=dither.Run(folder, resume=True, checkpoint_every=4),
         progress=False,
     )
 

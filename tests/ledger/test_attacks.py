@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.ledger.books import M, N, new, pay, plan, run_all
+from tests.ledger.ledgers import M, N, new, pay, plan, run_all
 from torch import nn
 from torch.nn import functional
 
@@ -13,9 +13,9 @@ import dither
 from dither import Private, accounting
 from dither.accounting import BudgetExceededError
 from dither.ledger import DamagedLedgerError, Ledger, LedgerWriteError, StepEntry
-from dither.ledger.book import Book
 from dither.ledger.entries import EndEntry
 from dither.ledger.files import write_whole
+from dither.ledger.state import LedgerState
 from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
 from dither.training import StepError
 
@@ -170,13 +170,17 @@ def test_a_refused_run_takes_nothing_away_that_is_not_its_own(tmp_path: Path) ->
     shared = folder / "shared.sqlite"
     data = torch.randn(N, 4), torch.randint(2, (N,))
     with pytest.raises(ValueError, match="every record by itself"):
-        dither.train(Mixing(4, 2), data, plan(), run_dir=folder, ledger=shared, progress=False)
+        dither.train(
+            Mixing(4, 2), data, plan(), run=dither.Run(folder, ledger=shared), progress=False
+        )
     assert len(Ledger(shared, create=False).runs) == 1
 
 
 def test_a_folder_that_lost_its_name(tmp_path: Path) -> None:
     data = torch.randn(N, 4), torch.randint(2, (N,))
-    settings: dict[str, Any] = {"run_dir": tmp_path / "run", "resume": True, "progress": False}
+    settings: dict[str, Any] = {
+        "run": dither.Run(tmp_path / "run", resume=True), "progress": False,
+    }  # fmt: skip
     dither.train(nn.Linear(4, 2), data, plan(steps=3), **settings)
     (tmp_path / "run" / "run.json").unlink()
     with pytest.raises(ValueError, match=r"must have its run.json"):
@@ -184,16 +188,16 @@ def test_a_folder_that_lost_its_name(tmp_path: Path) -> None:
 
 
 def test_entries_in_an_impossible_order() -> None:
-    book = Book()
+    state = LedgerState()
     ledger_entries = _entries()
     for entry in ledger_entries:
-        book.add(entry)
+        state.add(entry)
     for entry in (StepEntry("a", 5, 2.0), StepEntry("b", 0, 2.0)):
         with pytest.raises(DamagedLedgerError):
-            book.add(entry)
-    book.add(EndEntry("a", 1, ""))
+            state.add(entry)
+    state.add(EndEntry("a", 1, ""))
     with pytest.raises(DamagedLedgerError, match="out of its order"):
-        book.add(StepEntry("a", 1, 2.0))
+        state.add(StepEntry("a", 1, 2.0))
 
 
 def _entries() -> list[Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.ledger.books import new, pay, plan, run_all
+from tests.ledger.ledgers import new, pay, plan, run_all
 
 from dither.ledger import DamagedLedgerError, Ledger, LedgerWriteError
 from dither.ledger.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
@@ -163,7 +163,7 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
 FULL = """
 import sys
 from pathlib import Path
-from tests.ledger.books import new, plan
+from tests.ledger.ledgers import new, plan
 from dither.ledger import LedgerWriteError
 folder = Path(sys.argv[1])
 ledger, made = new(folder), plan(steps=5000)

@@ -12,7 +12,7 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 from tests.ledger import killed_run
-from tests.ledger.books import M, N, new, plan
+from tests.ledger.ledgers import M, N, new, plan
 
 from dither.accounting import Odometer, epsilon
 from dither.ledger import Ledger
@@ -76,7 +76,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
 
 RACE = """
 import sys, time
-from tests.ledger.books import new, plan
+from tests.ledger.ledgers import new, plan
 from pathlib import Path
 from dither.accounting import BudgetExceededError
 ledger, made = new(Path(sys.argv[1])), plan(2.0, 5)

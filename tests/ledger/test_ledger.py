@@ -8,7 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
-from tests.ledger.books import M, N, new, pay, plan, run_all
+from tests.ledger.ledgers import M, N, new, pay, plan, run_all
 
 from dither import Plan, accounting
 from dither import plan as make_plan

@@ -67,11 +67,13 @@ class Dying:
 
 def train(plan: Any, folder: Path, deaths: Iterator[int] | None = None, **settings: Any) -> Any:
     """Train in a folder; with deaths, die after so many steps each time, and go on."""
-    given = {"seed": 9, "checkpoint_every": 5, "progress": False, "optimizer": "adam", **settings}
+    kept = {name: settings.pop(name) for name in ("ledger", "checkpoint_every") if name in settings}
+    run = dither.Run(folder, resume=True, **{"checkpoint_every": 5, **kept})
+    given = {"seed": 9, "progress": False, "optimizer": "adam", "run": run, **settings}
     for after in deaths or ():
         with pytest.raises(Killed):
-            dither.train(model(), Dying(after), plan, run_dir=folder, resume=True, **given)
-    return dither.train(model(), Dying(1000), plan, run_dir=folder, resume=True, **given)
+            dither.train(model(), Dying(after), plan, **given)
+    return dither.train(model(), Dying(1000), plan, **given)
 
 
 def flat(result: Any) -> Tensor:
@@ -155,17 +157,23 @@ def test_what_must_be_the_same(plan: Plan, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Killed):
         dither.train(
-            model(), Dying(7), plan, run_dir=folder, seed=9, checkpoint_every=5, progress=False
+            model(),
+            Dying(7),
+            plan,
+            run=dither.Run(folder, checkpoint_every=5),
+            seed=9,
+            progress=False,
         )
     other = dither.plan(epsilon=1.0, delta=1e-3, dataset_size=RECORDS, batch_size=20, steps=STEPS)
     small = nn.Linear(FEATURES, CLASSES)
 
     def again(made: nn.Module, plan: Plan, **settings: Any) -> None:
-        given = {"seed": 9, "progress": False, "resume": True, **settings}
-        dither.train(made, data(), plan, run_dir=folder, **given)
+        run = dither.Run(folder, resume=True, ledger=settings.pop("ledger", None))
+        given = {"seed": 9, "progress": False, "run": run, **settings}
+        dither.train(made, data(), plan, **given)
 
-    with pytest.raises(ValueError, match="must be a folder that is new or empty"):
-        again(model(), plan, resume=False)
+    with pytest.raises(ValueError, match="must be new or empty"):
+        again(model(), plan, run=dither.Run(folder))
     with pytest.raises(ValueError, match="state must be of the same plan"):
         again(model(), other)
     with pytest.raises(ValueError, match="model must be the one of the run in"):
@@ -198,7 +206,7 @@ def test_nothing_is_left_of_a_run_that_was_refused(plan: Plan, tmp_path: Path) -
     normed = nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES))
     for made in (Mixing(FEATURES, CLASSES), normed):
         with pytest.raises(ValueError, match="treat every record by itself|normalises over"):
-            dither.train(made, data(), plan, run_dir=tmp_path / "run", progress=False)
+            dither.train(made, data(), plan, run=dither.Run(tmp_path / "run"), progress=False)
         assert not (tmp_path / "run").exists()
 
 
@@ -302,20 +310,22 @@ def test_what_follows_after_losses_costs_what_was_planned(
 
 def test_a_copy_of_a_folder_is_told_of(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        dither.train(model(), Dying(7), plan, run_dir=tmp_path / "run", progress=False)
+        dither.train(model(), Dying(7), plan, run=dither.Run(tmp_path / "run"), progress=False)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    given: dict[str, Any] = {"resume": True, "progress": False}
-    with pytest.warns(UserWarning, match="is a copy of the folder that the run began in"):
-        dither.train(model(), data(), plan, run_dir=tmp_path / "copy", **given)
+    given: dict[str, Any] = {"progress": False}
+    with pytest.warns(UserWarning, match="is a copy of the directory that the run began in"):
+        dither.train(model(), data(), plan, run=dither.Run(tmp_path / "copy", resume=True), **given)
     for name in ("ledger.sqlite", "ledger.sqlite.mark", "ledger.sqlite-wal", "ledger.sqlite-shm"):
         (tmp_path / "run" / name).unlink(missing_ok=True)
     with pytest.raises(ValueError, match="was not found"):
-        dither.train(model(), data(), plan, run_dir=tmp_path / "run", **given)
+        dither.train(model(), data(), plan, run=dither.Run(tmp_path / "run", resume=True), **given)
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
 
 
 def test_lost_steps_are_told_of(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        dither.train(model(), Dying(3), plan, run_dir=tmp_path / "run", progress=False)
+        dither.train(model(), Dying(3), plan, run=dither.Run(tmp_path / "run"), progress=False)
     with pytest.warns(UserWarning, match="3 steps were paid for and lost: .* the planned"):
-        dither.train(model(), data(), plan, run_dir=tmp_path / "run", resume=True, progress=False)
+        dither.train(
+            model(), data(), plan, run=dither.Run(tmp_path / "run", resume=True), progress=False
+        )

@@ -13,7 +13,12 @@ from dither.planning import ReactivePlan
 
 def trained(folder: Path, plan: Plan | ReactivePlan | None = None, **settings: Any) -> TrainResult:
     """Train a small model into a folder, unseeded."""
-    given = {"every": 2, "progress": False, "run_dir": folder, **settings}
+    kept = {
+        name: settings.pop(name)
+        for name in ("ledger", "derived_from_private_data")
+        if name in settings
+    }
+    given = {"every": 2, "progress": False, "run": dither.Run(folder, **kept), **settings}
     return dither.train(model(), data(), plan or noisy_plan(), **given)
 
 

@@ -224,7 +224,12 @@ class Dying(torch.utils.data.Dataset[Any]):
 def interrupted(folder: Path, plan: Any, after: int) -> None:
     with pytest.raises(Died):
         dither.train(
-            model(), Dying(after), plan, run_dir=folder, progress=False, checkpoint_every=2, every=1
+            model(),
+            Dying(after),
+            plan,
+            run=dither.Run(folder, checkpoint_every=2),
+            progress=False,
+            every=1,
         )
 
 
@@ -247,7 +252,12 @@ def test_a_run_that_lost_steps_and_was_planned_anew(tmp_path: Path) -> None:
     plan = noisy_plan(steps=8)
     interrupted(tmp_path / "run", plan, after=5)
     result = dither.train(
-        model(), data(), plan, run_dir=tmp_path / "run", resume=True, progress=False, every=1
+        model(),
+        data(),
+        plan,
+        run=dither.Run(tmp_path / "run", resume=True),
+        progress=False,
+        every=1,
     )
     report = run_report(tmp_path / "run")
     assert report.alarms == ()

@@ -61,7 +61,7 @@ def test_private_digits_are_learnt() -> None:
 
 def test_history_rises_to_the_bound_and_is_written_as_it_comes(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    result = train(noisy_plan(steps=7), every=3, run_dir=folder, evaluate=Public(data()))
+    result = train(noisy_plan(steps=7), every=3, run=dither.Run(folder), evaluate=Public(data()))
     assert [row.step for row in result.history] == [3, 6, 7]
     costs = [row.epsilon for row in result.history]
     assert costs == sorted(costs)
@@ -77,8 +77,8 @@ def test_history_rises_to_the_bound_and_is_written_as_it_comes(tmp_path: Path) -
     weights = load_file(folder / "model.safetensors")
     assert torch.equal(weights["0.weight"], result.model.state_dict()["0.weight"])
     assert not list(folder.glob("*.part"))
-    with pytest.raises(ValueError, match="run_dir must be a folder that is new or empty"):
-        train(run_dir=folder)
+    with pytest.raises(ValueError, match="run directory must be new or empty"):
+        train(run=dither.Run(folder))
 
 
 def test_nothing_is_measured_on_data_that_is_not_declared_public() -> None:
@@ -164,7 +164,7 @@ def test_losses_by_name(loss: str, targets: Tensor) -> None:
 )
 def test_bad_settings(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
-        train(run_dir=tmp_path / "run", **settings)
+        train(run=dither.Run(tmp_path / "run"), **settings)
     assert not (tmp_path / "run").exists()
 
 
@@ -229,7 +229,7 @@ def focal_by_the_hardest(outputs: Tensor, targets: Tensor) -> Tensor:
 ])  # fmt: skip
 def test_losses_that_depend_on_totals_of_the_batch(loss: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="loss must give every record its own value.*divide by"):
-        train(loss=loss, run_dir=tmp_path / "run")
+        train(loss=loss, run=dither.Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()  # nothing was spent
     with pytest.raises(ValueError, match="loss must give every record its own value"):
         train(noisy_plan(sampling="fixed"), loss=loss, microbatch_size=5)
@@ -306,7 +306,7 @@ def test_models_that_cannot_be_trained() -> None:
 def test_a_result_is_json_whatever_was_measured(tmp_path: Path) -> None:
     inputs, targets = data(20)
     inputs[3] = float("nan")
-    train(run_dir=tmp_path / "run", evaluate=Public((inputs, targets)))
+    train(run=dither.Run(tmp_path / "run"), evaluate=Public((inputs, targets)))
     text = (tmp_path / "run" / "result.json").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=pytest.fail)["metrics"]["loss"] is None
 

@@ -122,7 +122,7 @@ def read_scores(folder: Path) -> tuple[Any, Any]:
 
 
 def _file(folder: Path) -> Path:
-    from dither.training.run_folder import CANARIES
+    from dither.training.run_directory import CANARIES
 
     return folder / CANARIES
 

@@ -235,10 +235,10 @@ def _checked_device(name: str) -> str:
 
 def _checked_plans(arguments: argparse.Namespace, records: int) -> dict[str, Plan]:
     """Return the plans, that of a run which goes on from its folder."""
-    from dither.training.run_folder import checked_folder
+    from dither.training.run_directory import check_directory
 
     if hasattr(arguments, "run_dir"):
-        checked_folder(arguments.run_dir, resume=arguments.resume)
+        check_directory(arguments.run_dir, resume=arguments.resume)
     elif arguments.resume:
         raise validate.InvalidValueError("resume needs the folder of the run, --run-dir, got none")
     plans = _plans(arguments, records)
@@ -302,20 +302,20 @@ def _trained(
 ) -> "TrainResult":
     import torch
 
-    from dither.training import Public, train
+    from dither.training import Public, Run, train
 
     seed = getattr(arguments, "seed", None)
     if seed is not None:
         torch.manual_seed(seed % 2**63)
-    kept: dict[str, Any] = {}
+    run = None
     if name == arguments.noise:
-        kept = {
-            "run_dir": getattr(arguments, "run_dir", None),
-            "resume": arguments.resume,
-            "ledger": getattr(arguments, "ledger", None),
-            "checkpoint_every": arguments.checkpoint_every,
-            "derived_from_private_data": arguments.derived_from_private_data,
-        }
+        run = Run(
+            getattr(arguments, "run_dir", None),
+            resume=arguments.resume,
+            ledger=getattr(arguments, "ledger", None),
+            checkpoint_every=arguments.checkpoint_every,
+            derived_from_private_data=arguments.derived_from_private_data,
+        )
     model = build(tuple(examples.inputs.shape[1:]), len(examples.classes))
     return train(
         model.to(arguments.device),
@@ -324,7 +324,7 @@ def _trained(
         optimizer="adam" if name == _WITHOUT else arguments.optimizer,
         evaluate=None if test is None else Public(test),
         every=-(-made.steps // 20),
-        **kept,
+        run=run,
         averaging=None if arguments.averaging == "none" else arguments.averaging,
         progress=not arguments.quiet,
         seed=seed,

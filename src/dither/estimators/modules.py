@@ -19,7 +19,7 @@ from dither.estimators.frame import Frame, frame_of
 from dither.estimators.leaks import Leaks
 from dither.estimators.scaling import check_scaling
 from dither.estimators.targets import classes_of, target_frame_of
-from dither.training import train
+from dither.training import Run, train
 from dither.types import FloatArray
 from dither.validate import InvalidTypeError, InvalidValueError, count
 
@@ -57,7 +57,7 @@ class _ModuleEstimator(PrivateEstimator):
             loss=self._loss,
             averaging="tail",
             seed=seed,
-            ledger=self.ledger,
+            run=Run(ledger=self.ledger),
             progress=bool(self.verbose),
         )
         # What a module keeps of the records besides its parameters stays behind.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from dither import validate
 from dither.accounting import BudgetExceededError
-from dither.ledger.book import Book, Run
 from dither.ledger.entries import EndEntry, PlanEntry, StepEntry, now
+from dither.ledger.state import LedgerState, RunState
 from dither.types import FloatArray
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ class Account:
         """Go on with another plan, whose first steps are those that were paid for."""
         noise = tuple(least_noise.tolist())
 
-        def entry(book: Book) -> PlanEntry:
-            run = book.runs[self.run]
+        def entry(state: LedgerState) -> PlanEntry:
+            run = state.runs[self.run]
             paid = len(run.spent)
             if noise[:paid] != run.noise[:paid]:
                 raise validate.InvalidValueError(
                     f"plan must begin with the {paid} steps that run {self.run!r} has paid for"
                 )
-            book.refuse_passing_cap(Run(run.entry, noise, run.came_later, run.spent))
+            state.check_cap(RunState(run.entry, noise, run.came_later, run.spent))
             return PlanEntry(self.run, fingerprint, noise, now())
 
         self._ledger.append(entry)
@@ -97,11 +97,11 @@ class Account:
         self._ledger.append(lambda _: EndEntry(self.run, len(self._spent), now()))
 
     def _pay(self, entry: StepEntry) -> None:
-        self._ledger.append_at_once(entry, lambda book: self._refuse_strange(book, entry))
+        self._ledger.append_at_once(entry, lambda state: self._check_step(state, entry))
         self._spent.append(entry.noise)
 
-    def _refuse_strange(self, book: Book, entry: StepEntry) -> None:
-        step, noise, run = entry.step, entry.noise, book.runs[self.run]
+    def _check_step(self, state: LedgerState, entry: StepEntry) -> None:
+        step, noise, run = entry.step, entry.noise, state.runs[self.run]
         paid = len(run.spent)
         if not run.is_open:
             raise BudgetExceededError(f"run {self.run!r} has ended, and may not spend any more")

@@ -13,8 +13,8 @@ from threading import Lock
 from dither import validate
 from dither.accounting.filter import ODOMETER_ORDERS
 from dither.ledger.account import Account
-from dither.ledger.book import Book, Run, orders_for
 from dither.ledger.entries import CapEntry, Entry, RunEntry, now, to_text
+from dither.ledger.state import LedgerState, RunState, orders_for
 from dither.ledger.store import Store
 from dither.planning import Plan, ReactivePlan
 from dither.planning.written import written
@@ -70,19 +70,19 @@ class Ledger:
             return self._store.entries()
 
     @property
-    def runs(self) -> dict[str, Run]:
+    def runs(self) -> dict[str, RunState]:
         """The runs by their names."""
-        return self._book().runs
+        return self._state().runs
 
     @property
     def composition(self) -> str:
         """How the runs compose: "fixed" if all came before anything was spent, else "adaptive"."""
-        return self._book().composition
+        return self._state().composition
 
     @property
     def limit(self) -> CapEntry | None:
         """The cap, if there is one."""
-        return self._book().cap
+        return self._state().cap
 
     def total(self, delta: float) -> PrivacyBound:
         """Return what was spent by all runs together.
@@ -94,11 +94,11 @@ class Ledger:
         Args:
             delta: δ of the claim.
         """
-        return self._book().total(validate.probability(delta=delta))
+        return self._state().total(validate.probability(delta=delta))
 
     def total_of(self, *names: str, delta: float) -> PrivacyBound:
         """Return what some of the runs have spent together, as if there were no others."""
-        return self._book().total(validate.probability(delta=delta), names)
+        return self._state().total(validate.probability(delta=delta), names)
 
     def cap(self, epsilon: float, delta: float) -> None:
         """Let all runs together cost (ε, δ) at most.
@@ -111,12 +111,12 @@ class Ledger:
         epsilon = validate.positive(epsilon=epsilon)
         delta = validate.probability(delta=delta)
 
-        def entry(book: Book) -> CapEntry:
-            book.refuse_low_cap(epsilon, delta)
-            if not book.has_spent:
-                orders = orders_for(epsilon, delta, book.sampling or "poisson")
+        def entry(state: LedgerState) -> CapEntry:
+            state.check_new_cap(epsilon, delta)
+            if not state.has_spent:
+                orders = orders_for(epsilon, delta, state.sampling or "poisson")
             else:  # orders that results could have a say in would prove nothing
-                orders = ODOMETER_ORDERS if book.cap is None else book.cap.orders
+                orders = ODOMETER_ORDERS if state.cap is None else state.cap.orders
             return CapEntry(epsilon, delta, orders, now())
 
         self.append(entry)
@@ -138,14 +138,14 @@ class Ledger:
         bound = plan.bound
         noise = tuple(plan.least_noise.tolist())
 
-        def entry(book: Book) -> RunEntry:
-            if run in book.runs:
+        def entry(state: LedgerState) -> RunEntry:
+            if run in state.runs:
                 raise validate.InvalidValueError(f"name must be new in the ledger, got {run!r}")
             made = RunEntry(
                 run, plan.fingerprint, plan.sampling, plan.sample_rate, noise, bound.epsilon,
                 bound.delta, is_seeded, now(),
             )  # fmt: skip
-            book.refuse_passing_cap(Run(made, noise, book.has_spent))
+            state.check_cap(RunState(made, noise, state.has_spent))
             return made
 
         self.append(entry)
@@ -167,30 +167,30 @@ class Ledger:
         with self._mutex:
             self._store.close()
 
-    def append(self, entry: Callable[[Book], Entry]) -> None:
-        """Add an entry that is made from the book; made again if the book changes meanwhile.
+    def append(self, entry: Callable[[LedgerState], Entry]) -> None:
+        """Add an entry that is made from the state; made again if the state changes meanwhile.
 
         Making it may take a while, and others may write in that time: costs of steps, which were
         promised before and change nothing, or something that has to be looked at again.
         """
         while True:
-            book = self._book()
-            made, seen = entry(book), _decisive(book)
+            state = self._state()
+            made, seen = entry(state), _decisive(state)
 
-            def check(book: Book, seen: object = seen) -> None:
-                if _decisive(book) != seen:
+            def check(state: LedgerState, seen: object = seen) -> None:
+                if _decisive(state) != seen:
                     raise _ChangedError
 
             with suppress(_ChangedError), self._mutex:
                 self._store.append(made, check)
                 return
 
-    def append_at_once(self, entry: Entry, check: Callable[[Book], None]) -> None:
+    def append_at_once(self, entry: Entry, check: Callable[[LedgerState], None]) -> None:
         """Add an entry if the check does not raise; for what is quick to check."""
         with self._mutex:
             self._store.append(entry, check)
 
-    def _book(self) -> Book:
+    def _state(self) -> LedgerState:
         with self._mutex:
             return deepcopy(self._store.refresh())
 
@@ -201,14 +201,14 @@ def new_name() -> str:
 
 
 class _ChangedError(Exception):
-    """The book is not as it was."""
+    """The state is not as it was."""
 
 
-def _decisive(book: Book) -> object:
-    """Return all of a book but the number of steps, as far as they were promised before."""
-    runs = [(name, run.noise, run.is_open) for name, run in book.runs.items()]
-    closed = [tuple(run.spent) for run in book.runs.values() if not run.is_open]
-    return book.cap, book.has_spent, runs, closed
+def _decisive(state: LedgerState) -> object:
+    """Return all of a state but the number of steps, as far as they were promised before."""
+    runs = [(name, run.noise, run.is_open) for name, run in state.runs.items()]
+    closed = [tuple(run.spent) for run in state.runs.values() if not run.is_open]
+    return state.cap, state.has_spent, runs, closed
 
 
 def _plain(entry: Entry) -> dict[str, object]:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dither.ledger.book import Book
 from dither.ledger.entries import VERSION, Entry, from_text, to_text
 from dither.ledger.errors import DamagedLedgerError, LedgerWriteError
+from dither.ledger.state import LedgerState
 
 _APPLICATION = 0x64697468  # "dith"
 _PATIENCE = 120.0  # seconds to wait for another process
@@ -35,12 +35,12 @@ class Store:
         is_new: whether the file may be made.
 
     Attributes:
-        book: what the entries add up to.
+        state: what the entries add up to.
     """
 
     def __init__(self, path: Path, *, is_new: bool) -> None:
         self.path = path
-        self.book = Book()
+        self.state = LedgerState()
         self._number, self._last = 0, _START
         if not is_new and not path.is_file():
             raise DamagedLedgerError(f"ledger {str(path)!r} was not found")
@@ -52,11 +52,11 @@ class Store:
         self._file = _identity(path)
         self.refresh()
 
-    def refresh(self) -> Book:
+    def refresh(self) -> LedgerState:
         """Read what was added since, by whichever process."""
         with self._naming():
             self._read()
-        return self.book
+        return self.state
 
     def entries(self) -> list[Entry]:
         """Return all entries, the oldest first."""
@@ -66,7 +66,7 @@ class Store:
             rows = self._database.execute(query, (self._number,)).fetchall()
         return [from_text(*row) for row in rows]
 
-    def append(self, entry: Entry, check: Callable[[Book], None]) -> None:
+    def append(self, entry: Entry, check: Callable[[LedgerState], None]) -> None:
         """Add an entry, if the check does not raise on what is there at that moment.
 
         When this returns, the entry has reached the disk.
@@ -76,7 +76,7 @@ class Store:
             raise LedgerWriteError(f"ledger {str(self.path)!r} was deleted or replaced")
         with self._naming(), self._locked():
             self._read()
-            check(self.book)
+            check(self.state)
             if not self._mark_path.exists():
                 self._write_mark(0, _START)
             row = self._number, VERSION, kind, body
@@ -125,7 +125,7 @@ class Store:
             raise self._damaged(f"entry {number - 1} is another than was written")
 
     def _take(self, entry: Entry, found: str) -> None:
-        self.book.add(entry)
+        self.state.add(entry)
         self._number, self._last = self._number + 1, found
 
     def _read_mark(self) -> tuple[int, str]:

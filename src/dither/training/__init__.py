@@ -15,6 +15,7 @@ from dither.training.residuals import (
     softmax_residuals,
     squared_residuals,
 )
+from dither.training.run_directory import Run
 
 __all__ = [
     "MODELS",
@@ -22,6 +23,7 @@ __all__ = [
     "Public",
     "RankLostError",
     "Row",
+    "Run",
     "Shard",
     "StepError",
     "TrainResult",

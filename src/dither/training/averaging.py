@@ -66,8 +66,8 @@ class Average:
         self.name, self._model, self._steps = averaging, model, steps
         self.mean: dict[str, Tensor] = {}
 
-    def go_on(self, mean: dict[str, Tensor]) -> None:
-        """Take up an average that was kept, where the model is now."""
+    def resume(self, mean: dict[str, Tensor]) -> None:
+        """Continue with a saved average, on the model's device."""
         own = trainable(self._model)
         self.mean = {name: each.to(own[name].device) for name, each in mean.items()}
 

@@ -1,11 +1,10 @@
 """Private training in one call."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from dither.training.losses import OwnLosses, loss_of
 from dither.training.make_private import make_private
 from dither.training.optimizers import optimizer_of
 from dither.training.ranks import Ranks
-from dither.training.run_folder import RunFolder, restore
+from dither.training.run_directory import Run, RunDirectory, restore
 from dither.types import PrivacyBound
 
 
@@ -60,26 +59,22 @@ class TrainResult:
 
 def train(
     model: nn.Module,
-    dataset: Any,
+    data: Any,
     plan: Plan | ReactivePlan,
     *,
     loss: str | Loss = "cross_entropy",
     optimizer: str | Callable[[Iterable[Tensor]], Optimizer] | Optimizer = "sgd",
     evaluate: Public | None = None,
     every: int = 20,
-    run_dir: str | Path | None = None,
-    resume: bool = False,
-    checkpoint_every: int = 50,
-    ledger: str | Path | None = None,
+    run: Run | None = None,
     averaging: str | None = None,
     progress: bool = True,
     microbatch_size: int = 1024,
     seed: int | None = None,
     workers: int = 0,
     augment: Augment | None = None,
-    derived_from_private_data: Sequence[str] = (),
 ) -> TrainResult:
-    """Train a model privately, from a plan and a dataset of (inputs, …, targets).
+    """Train a model privately, from a plan and data of (inputs, …, targets).
 
     Guarantees: those of `make_private`, whose loop this is. Nothing about the private data is
     shown, logged or returned but what went through the noise; a model is measured on data that is
@@ -87,8 +82,8 @@ def train(
 
     Args:
         model: any module that treats every record by itself; it is trained in place.
-        dataset: tensors or arrays (inputs, …, targets), or a map-style dataset of such records. If
-            the inputs are one dict, the model is called with its entries by their names.
+        data: tensors or arrays (inputs, …, targets), or a map-style dataset of such records. If
+            the inputs are one dict, the model is called with its entries as keyword arguments.
         plan: from `dither.plan`; it owns the learning rate.
         loss: "cross_entropy", "binary_cross_entropy", "squared_error", or a function
             ``loss(outputs, targets)`` with one value per record.
@@ -97,20 +92,13 @@ def train(
             plan's step sizes.
         evaluate: `Public` data to measure on, or None.
         every: measure after every so many steps, and after the last.
-        run_dir: a new folder for plan.json, checkpoints, history.jsonl, result.json and
-            model.safetensors, and for the ledger.
-        resume: go on with the run that is in ``run_dir``, if there is one. Steps that it paid for
-            and lost stay spent, and the noise of the rest is planned anew.
-        checkpoint_every: write a checkpoint after every so many steps, and at the end.
-        ledger: the path of a ledger that is shared with other runs on the same data.
+        run: what to keep on disk, as `Run` describes; None keeps nothing.
         averaging: "ema" or "tail" for an average of the iterates, None for the last.
         progress: whether a terminal shows a bar.
         microbatch_size: compute batches in microbatches of at most so many records, in less memory.
         seed: as `make_private` takes it.
         workers: as `make_private` takes it.
         augment: as `make_private` takes it.
-        derived_from_private_data: what the caller has read off the private data and takes as
-            public, in words such as "the number of records"; kept in ``run_dir``, for the report.
 
     Returns:
         A `TrainResult`.
@@ -124,46 +112,35 @@ def train(
         (5, True)
     """
     validate.instance(nn.Module, model=model)
-    criterion, measured = loss_of(loss), checked_public(evaluate, dataset)
+    criterion, public = loss_of(loss), checked_public(evaluate, data)
     every = validate.count(every=every)
-    checkpoint_every = validate.count(checkpoint_every=checkpoint_every)
+    run = Run() if run is None else validate.instance(Run, run=run)
     group = Ranks()
-    check_rank_zero_has(group, run_dir=run_dir)
-    named = loss if isinstance(loss, str) else None
-    check_same(group, {"averaging": averaging, "loss": named})
-    folder = group.on_rank_zero(
-        lambda: (
-            None
-            if run_dir is None
-            else RunFolder(
-                run_dir,
-                resume=resume,
-                ledger=ledger,
-                derived_from_private_data=derived_from_private_data,
-            )
-        )
+    check_rank_zero_has(group, directory=run.directory)
+    check_same(group, {"averaging": averaging, "loss": loss if isinstance(loss, str) else None})
+    directory = group.on_rank_zero(
+        lambda: None if run.directory is None else RunDirectory(run, run.directory)
     )
-    folder = folder if group.is_rank_zero else None  # what it refuses, all have heard
+    directory = directory if group.is_rank_zero else None  # its errors are raised on all ranks
     private = make_private(
-        model, optimizer_of(optimizer, model), plan, dataset, seed=seed, workers=workers,
+        model, optimizer_of(optimizer, model), plan, data, seed=seed, workers=workers,
         augment=augment,
-        ledger=ledger if folder is None else partial(folder.begin, _plan_text(plan)),
-        run_name=None if folder is None else folder.run,
+        ledger=run.ledger if directory is None else partial(directory.begin, _plan_text(plan)),
+        run_name=None if directory is None else directory.run,
     )  # fmt: skip
     average = Average(model, averaging, plan.steps)
-    restore(
-        private, average, group.on_rank_zero(lambda: None if folder is None else folder.found())
-    )
-    history = History(None if folder is None else folder.path, private.step)
+    saved = group.on_rank_zero(lambda: None if directory is None else directory.load())
+    restore(private, average, saved)
+    history = History(None if directory is None else directory.path, private.step)
     own_losses = OwnLosses(criterion)
 
-    def look() -> None:
-        found = _measured(model, measured, criterion, average)
+    def add_row() -> None:
+        metrics = _measure(model, public, criterion, average)
         numbers = private.spent().epsilon, private.stepsize, private.noise_multiplier
-        history.add(Row(private.step, *numbers, *found))
+        history.add(Row(private.step, *numbers, *metrics))
 
-    clearing = nullcontext() if folder is None else folder.clearing(private)
-    with clearing, Bar(private.plan.steps, shown=progress and group.is_rank_zero) as bar:
+    cleanup = nullcontext() if directory is None else directory.cleanup(private)
+    with cleanup, Bar(private.plan.steps, shown=progress and group.is_rank_zero) as bar:
         for batch in private.batches() if private.steps_left else ():
             for part in private.microbatches(batch, microbatch_size):
                 private.backward(own_losses(private.model, part))
@@ -171,27 +148,27 @@ def train(
             private.optimizer.zero_grad()
             average.update(private.step)
             if group.is_rank_zero and private.step % every == 0:
-                look()
-            if folder is not None and private.step % checkpoint_every == 0:
-                folder.save(private, average)
+                add_row()
+            if directory is not None and private.step % run.checkpoint_every == 0:
+                directory.save(private, average)
             bar.show(private.step, lambda: private.spent().epsilon)
     if group.is_rank_zero and (not history.rows or history.rows[-1].step != private.step):
-        look()
-    if folder is not None and private.step:
-        folder.save(private, average)
+        add_row()
+    if directory is not None and private.step:
+        directory.save(private, average)
     average.put()
     result = TrainResult(
         model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
-        tuple(derived_from_private_data) if folder is None else folder.derived_from_private_data,
+        tuple((run if directory is None else directory).derived_from_private_data),
     )  # fmt: skip
     private.close()
-    if folder is not None:
-        _save(result, folder, averaging)
+    if directory is not None:
+        _save(result, directory, averaging)
     history.close()
     return result
 
 
-def _measured(
+def _measure(
     model: nn.Module, public: Public | None, loss: Loss, average: Average
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return what public data says of the average, and of the iterate if that is another model."""
@@ -206,8 +183,8 @@ def _plan_text(plan: Plan | ReactivePlan) -> str:
     return plan.to_json() if isinstance(plan, Plan) else str(plan)
 
 
-def _save(result: TrainResult, folder: RunFolder, averaging: str | None) -> None:
-    folder.save_model(result.model)
+def _save(result: TrainResult, directory: RunDirectory, averaging: str | None) -> None:
+    directory.save_model(result.model)
     summary = {
         "steps": result.steps,
         "seed": result.seed,
@@ -218,4 +195,4 @@ def _save(result: TrainResult, folder: RunFolder, averaging: str | None) -> None
         "metrics": result.metrics,
         "iterate_metrics": result.history[-1].iterate_metrics,
     }
-    folder.write("result.json", json.dumps(finite(summary), indent=2, allow_nan=False))
+    directory.write("result.json", json.dumps(finite(summary), indent=2, allow_nan=False))

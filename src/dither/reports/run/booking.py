@@ -12,7 +12,7 @@ from dither.ledger import (
     Ledger,
     PlanEntry,
 )
-from dither.ledger.book import Run
+from dither.ledger.state import RunState
 from dither.ledger.summary import summary, usual_delta
 from dither.reports.run.plain_files import BAD, is_plain
 from dither.reports.run.reading import About
@@ -40,7 +40,7 @@ class Booked:
 
     summary: dict[str, Any] | None
     together: tuple[float, ...]
-    run: Run | None = None
+    run: RunState | None = None
     alone: PrivacyBound | None = None
     whole: PrivacyBound | None = None
     fingerprints: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ def _booked(ledger: Ledger, about: About | None, alarms: list[str]) -> Booked:
     )
 
 
-def _bounds(ledger: Ledger, run: Run) -> tuple[PrivacyBound, PrivacyBound]:
+def _bounds(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
     """Return what a run has spent, and what it may cost at most, at its plan's δ."""
     entry = run.entry
     if math.isinf(entry.epsilon) or entry.delta == 0.0:

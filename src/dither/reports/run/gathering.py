@@ -12,7 +12,7 @@ from dither.reports.run.judging import Files, claim_of, fits_ledger
 from dither.reports.run.plain_files import model_hash
 from dither.reports.run.reading import Planned, Recorded
 from dither.reports.run.report import Claim, RunReport
-from dither.training.run_folder import ABOUT
+from dither.training.run_directory import ABOUT
 from dither.training.statement import Stated
 from dither.types import PrivacyBound, SpentSoFar
 from dither.validate import InvalidValueError
@@ -29,7 +29,7 @@ def run_report(path: str | Path) -> RunReport:
     own journal is touched. The files are not signed: who can write them can change the report.
 
     Args:
-        path: the folder that ``dither train --run-dir`` or ``dither.train(run_dir=…)`` has made.
+        path: the folder that ``dither train --run-dir`` or ``dither.train(run=…)`` has made.
 
     Returns:
         A frozen `RunReport`, for `to_html`, `to_markdown`, `to_json` or `write_report`.
@@ -40,7 +40,7 @@ def run_report(path: str | Path) -> RunReport:
         >>> plan = dither.plan(epsilon=2.0, delta=1e-3, dataset_size=50, batch_size=10, steps=3)
         >>> data = torch.zeros(50, 3), torch.zeros(50, dtype=torch.int64)
         >>> model = torch.nn.Linear(3, 2)
-        >>> trained = dither.train(model, data, plan, run_dir=folder, progress=False)
+        >>> trained = dither.train(model, data, plan, run=dither.Run(folder), progress=False)
         >>> found = run_report(folder)
         >>> found.claim.verdict, found.claim.bound == trained.bound, found.alarms
         ('proven', True, ())

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import final
 
-from dither.ledger.book import Run
 from dither.ledger.entries import RunEntry
+from dither.ledger.state import RunState
 from dither.reports.run.booking import Booked
 from dither.reports.run.reading import About, Planned, Recorded
 from dither.reports.run.report import ACCOUNTANTS, Claim
@@ -91,7 +91,7 @@ def _finite_claim(
     return Claim(verdict, bound, said, alone, is_whole_plan=isinstance(alone, SpentSoFar))
 
 
-def _tell_of_ends(recorded: Recorded | None, run: Run, alarms: list[str]) -> None:
+def _tell_of_ends(recorded: Recorded | None, run: RunState, alarms: list[str]) -> None:
     """Tell of files that differ in whether the run is over, or was seeded: the worse is taken."""
     if recorded is None:
         if not run.is_open:
@@ -106,7 +106,7 @@ def _tell_of_ends(recorded: Recorded | None, run: Run, alarms: list[str]) -> Non
         alarms.append("result.json and the ledger differ in whether the run was seeded.")
 
 
-def _contradictions(files: Files, run: Run, fingerprints: tuple[str, ...]) -> Iterator[str]:
+def _contradictions(files: Files, run: RunState, fingerprints: tuple[str, ...]) -> Iterator[str]:
     """Return everything in which files differ so that no claim can stand."""
     recorded = files.recorded
     if recorded is None:

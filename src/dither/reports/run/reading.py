@@ -16,7 +16,7 @@ from dither.planning.written import read as number_of
 from dither.reports.run.audits import audit_of
 from dither.reports.run.plain_files import BAD, damaged, json_of, parsed, text_of
 from dither.reports.run.report import Point
-from dither.training.run_folder import ABOUT, CANARIES
+from dither.training.run_directory import ABOUT, CANARIES
 from dither.types import FloatArray, PrivacyBound
 from dither.validate import LARGEST
 

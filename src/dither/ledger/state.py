@@ -17,7 +17,7 @@ Composition = Literal["fixed", "adaptive"]
 
 
 @dataclass
-class Run:
+class RunState:
     """One run, as far as the ledger knows it.
 
     Attributes:
@@ -57,10 +57,10 @@ class Run:
 
 
 @dataclass
-class Book:
+class LedgerState:
     """The runs of a ledger, and their cap."""
 
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, RunState] = field(default_factory=dict)
     cap: CapEntry | None = None
 
     @property
@@ -85,7 +85,7 @@ class Book:
         elif isinstance(entry, RunEntry):
             if entry.run in self.runs:
                 raise DamagedLedgerError(f"ledger has two runs called {entry.run!r}")
-            self.runs[entry.run] = Run(entry, entry.noise, self.has_spent)
+            self.runs[entry.run] = RunState(entry, entry.noise, self.has_spent)
         else:
             self._of_run(entry)
 
@@ -116,7 +116,7 @@ class Book:
         is_part = any(run.is_open and run.is_part and run.spent for run in runs)
         return SpentSoFar(**asdict(found)) if is_part else found
 
-    def refuse_passing_cap(self, run: Run) -> None:
+    def check_cap(self, run: RunState) -> None:
         """Raise if a run, with all that was spent or promised before it, would pass the cap."""
         others = [each for name, each in self.runs.items() if name != run.entry.run]
         for other in others[:1]:
@@ -141,7 +141,7 @@ class Book:
                 f"δ = {self.cap.delta:g} ({how}), above the cap of ε = {self.cap.epsilon:g}"
             )
 
-    def refuse_low_cap(self, epsilon: float, delta: float) -> None:
+    def check_new_cap(self, epsilon: float, delta: float) -> None:
         """Raise if runs that are open were promised more than a new cap would allow."""
         if not any(run.is_open and run.is_part for run in self.runs.values()):
             return
@@ -153,7 +153,7 @@ class Book:
                 f"δ = {delta:g}, got ε = {epsilon:g}: let them end first"
             )
 
-    def _promised(self, runs: Sequence[Run], delta: float, *, adaptive: bool) -> float:
+    def _promised(self, runs: Sequence[RunState], delta: float, *, adaptive: bool) -> float:
         """Return ε of all that runs have spent or may still spend."""
         if not adaptive:
             return self._bound([(run, run.promised()) for run in runs], delta, "fixed").epsilon
@@ -164,7 +164,7 @@ class Book:
 
     def _bound(
         self,
-        steps: Sequence[tuple[Run, Sequence[float]]],
+        steps: Sequence[tuple[RunState, Sequence[float]]],
         delta: float,
         composition: Composition,
     ) -> PrivacyBound:
