@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from dither.clipping import clipped_sum
-from dither.clipping.pooling import MaxPool2d, max_pool2d
+from dither.clipping.replacements import MaxPool2d, max_pool2d
 
 
 def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -11,10 +11,10 @@ from tests.clipping.comparing import cross_entropy
 from torch import Tensor, nn
 
 from dither.clipping import clipped_sum
+from dither.clipping.clip import full_precision
 from dither.clipping.linear import DenseRows, linear_clipped_sum
-from dither.clipping.precision import full_precision
 
-PLACES = {"fast": "engine", "reference": "reference"}
+PLACES = {"fast": "engine", "reference": "functional"}
 ON_CPU, ON_GPU = attrgetter("mkldnn.matmul", "cudnn.conv")(torch.backends)
 
 

@@ -10,7 +10,7 @@ from tests.clipping.comparing import assert_right, squares
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from dither.clipping import attention
+from dither.clipping.replacements import attention, attention_arguments
 
 few = settings(max_examples=8)
 fewer = settings(max_examples=3)
@@ -160,7 +160,7 @@ def test_attention_is_pytorchs_own() -> None:
             "key_padding_mask": padding,
             "average_attn_weights": average,
         }
-        found = attention.forward(attention.arguments_of(args, options))
+        found = attention(attention_arguments(args, options))
         expected = F.multi_head_attention_forward(*args, **options)
         for mine, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(mine, theirs)

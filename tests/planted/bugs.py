@@ -15,8 +15,7 @@ from torch import Tensor
 import dither
 from dither import Plan
 from dither.clipping import clip as clipping
-from dither.clipping.contributions.outer import Outer
-from dither.clipping.contributions.summed import Summed
+from dither.clipping.contributions import Outer, Summed
 from dither.planning.fixed_plan import FixedPlanState
 from dither.planning.reactive_state import ReactivePlanState
 from dither.randomness import Source, Stream

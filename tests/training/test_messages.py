@@ -18,7 +18,8 @@ from torch.nn import functional
 
 import dither
 from dither import Plan, Private
-from dither.clipping import Call, FallbackWarning, PerRecord, register, registry
+from dither.clipping import Call, FallbackWarning, PerRecord, register
+from dither.clipping.rules import registry
 
 DRAWN, RECORDS, BATCH_SIZE = 37, 4000, 53
 VALUE = 8121.0

@@ -4,14 +4,13 @@
 has to be changed. :func:`register` teaches the fast engine a layer of one's own.
 """
 
-from dither.clipping.check import Findings, check
+from dither.clipping.clip import ClippedSum
 from dither.clipping.contributions import Contribution, Lookup, Outer, PerRecord
-from dither.clipping.convert import replace_batch_norm
 from dither.clipping.engine import FallbackWarning
 from dither.clipping.functional import clipped_sum
-from dither.clipping.refusals import Finding
-from dither.clipping.registry import Call, register
-from dither.clipping.result import ClippedSum
+from dither.clipping.layers import Finding, replace_batch_norm
+from dither.clipping.model_check import Findings, check
+from dither.clipping.rules.registry import Call, register
 
 __all__ = [
     "Call",

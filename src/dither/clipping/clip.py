@@ -1,11 +1,36 @@
-"""From contributions to the sum of clipped gradients: norms, clip factors, weighted sums."""
+"""From contributions to the clipped sum: norms, clip factors, weighted sums, in full precision."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dither.clipping.contributions import Contribution, unit
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClippedSum:
+    """The sum of clipped per-record gradients of one batch. Sensitive: no noise has been added.
+
+    Attributes:
+        gradients: parameter name → sum over the records, for every trainable parameter; float32
+            where the parameter is of half precision, else of the parameter's own type.
+        norms: one norm a record, before clipping; infinite where the record's gradient is not
+            finite, and such a record counts as zero.
+    """
+
+    gradients: dict[str, Tensor]
+    norms: Tensor
+
+    def __repr__(self) -> str:
+        """Show names only: the values belong to the records."""
+        names = ", ".join(self.gradients)
+        return f"ClippedSum(gradients of {names}; {len(self.norms)} norms: sensitive)"
+
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-11}
 """A record whose squared norm may be off by more than this share is computed again in float64."""
@@ -73,3 +98,36 @@ def _sum(part: Contribution, weights: Tensor) -> Tensor:
     if part.records == 0:
         return part.rows(0, 0).sum(0)
     return part.weighted_sum(weights.to(part.dtype))
+
+
+_OF_DEVICE: dict[str, tuple[Any, ...]] = {
+    "cpu": attrgetter("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")(torch.backends),
+    "cuda": attrgetter("cuda.matmul", "cudnn.conv", "cudnn.rnn")(torch.backends),
+}
+
+
+@contextmanager
+def full_precision(device: str) -> Iterator[None]:
+    """Compute float32 in float32: no autocast, and no products of numbers with fewer digits.
+
+    Torch can be told to round the factors of float32 products to TF32 or bfloat16, and on GPUs
+    convolutions do so by default. A norm and a sum that are computed like that can differ by more
+    than `dither.release.margin` pays for. What a model does on its way to the losses may be as
+    coarse as its user likes: it is the same record's gradient that is measured and added.
+
+    Args:
+        device: the type of the device, such as "cpu".
+    """
+    coarse = {
+        place: place.fp32_precision
+        for place in _OF_DEVICE.get(device, ())
+        if place.fp32_precision not in ("ieee", "none")
+    }
+    try:
+        for place in coarse:
+            place.fp32_precision = "ieee"
+        with torch.autocast(device, enabled=False):
+            yield
+    finally:
+        for place, precision in coarse.items():
+            place.fp32_precision = precision

@@ -10,22 +10,20 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dither.clipping.batch import accumulation_dtype
-from dither.clipping.checks import check_own_rows, differing, gradients_of_half
-from dither.clipping.clip import clip
-from dither.clipping.contributions import KEPT, Contribution, PerRecord
-from dither.clipping.precision import full_precision
-from dither.clipping.recorder import Recorder
-from dither.clipping.recording import ATTEMPTS, Memory, Recording
-from dither.clipping.result import ClippedSum
-from dither.clipping.rows import ENOUGH
-from dither.clipping.uses import (
+from dither.clipping.apply_rules import (
     Gradients,
     cannot_see,
     contributions,
     gradients_at,
     unseen_parameters,
 )
+from dither.clipping.batch import accumulation_dtype
+from dither.clipping.clip import ClippedSum, clip, full_precision
+from dither.clipping.contributions import KEPT, Contribution, PerRecord
+from dither.clipping.gradient_checks import check_own_rows, differing, gradients_of_half
+from dither.clipping.recorder import Recorder
+from dither.clipping.recording import ATTEMPTS, Memory, Recording
+from dither.clipping.rows import ENOUGH
 from dither.validate import InvalidValueError
 
 _MOST_ROWS = 4096

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dither.clipping.precision import full_precision
-from dither.clipping.result import ClippedSum
+from dither.clipping.clip import ClippedSum, full_precision
 
 _PIECE = 4096
 """Rows that are summed in their own precision before they are added to a sum in float64."""

@@ -17,12 +17,16 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from dither.clipping import attention
 from dither.clipping.batch import tensors
-from dither.clipping.layout import Layout, layout_of
-from dither.clipping.pooling import max_pool2d
-from dither.clipping.refusals import RENORMALISED
-from dither.clipping.registry import treats_leading_alike
+from dither.clipping.layers import RENORMALISED
+from dither.clipping.replacements import (
+    attention,
+    attention_arguments,
+    can_replace_attention,
+    max_pool2d,
+)
+from dither.clipping.rows import Layout, layout_of
+from dither.clipping.rules.registry import treats_leading_alike
 from dither.validate import InvalidValueError
 
 _EXPANDING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to}
@@ -137,10 +141,10 @@ class Recorder(TorchFunctionMode):
         if self._looking_away:
             return func(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
-            named = attention.arguments_of(args, kwargs)
-            if attention.covers(named):
+            named = attention_arguments(args, kwargs)
+            if can_replace_attention(named):
                 with self:
-                    return attention.forward(named)
+                    return attention(named)
         if func is functional.embedding and (kwargs.get("max_norm") or (len(args) > 3 and args[3])):
             raise InvalidValueError(f"model must leave its weights alone, got an {RENORMALISED}")
         given = tensors((args, kwargs) if kwargs else args)

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from dither.clipping.batch import tensors, tensors_anywhere, trainable
+from dither.clipping.independence import Trial, Verdict
 from dither.clipping.recorder import Recorder
-from dither.clipping.registry import has_rule_as_layer
-from dither.clipping.trial import Trial, Verdict
+from dither.clipping.rules.registry import has_rule_as_layer
 
 _Held: TypeAlias = tuple[str, bool, Tensor, int]
 """A parameter or buffer: its name, whether it is a parameter, itself, its version counter."""

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dither.clipping.batch import mapped
-from dither.clipping.trial import Trial
+from dither.clipping.independence import Trial
 from dither.validate import InvalidValueError
 
 Augment = Callable[[Tensor], Tensor]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.clipping.refusals import check_layers
+from dither.clipping.layers import check_layers
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.training.agreement import check_rank_zero_has

@@ -16,8 +16,8 @@ from dither import validate
 from dither.clipping import ClippedSum
 from dither.clipping.batch import check_losses, has_rows, mapped, rows_of, trainable
 from dither.clipping.engine import clipped_recording
+from dither.clipping.layers import check_layers
 from dither.clipping.recording import Memory, ModelHooks, Recording
-from dither.clipping.refusals import check_layers
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.release import ReleaseFacts, release

@@ -16,11 +16,8 @@ added up in blocks of 64 terms: with u the unit roundoff, sums of 64 equal terms
 14u, and T/64 such sums by T/320·u more.
 """
 
-from dither.clipping.contributions.base import Contribution
-from dither.clipping.contributions.lookup import Lookup
+from dither.clipping.contributions.base import Contribution, Lookup, PerRecord, unit
 from dither.clipping.contributions.outer import KEPT, Factor, Outer
-from dither.clipping.contributions.per_record import PerRecord
-from dither.clipping.contributions.rounding import unit
 from dither.clipping.contributions.summed import Summed
 
 __all__ = ["KEPT", "Contribution", "Factor", "Lookup", "Outer", "PerRecord", "Summed", "unit"]

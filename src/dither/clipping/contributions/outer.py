@@ -7,9 +7,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from dither.clipping.contributions.base import Contribution
-from dither.clipping.contributions.per_record import PerRecord
-from dither.clipping.contributions.rounding import (
+from dither.clipping.contributions.base import (
+    Contribution,
+    PerRecord,
     block_norms,
     chunks,
     hidden_by_the_sum,

@@ -6,10 +6,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from dither.clipping.contributions.base import Contribution
-from dither.clipping.contributions.lookup import Lookup
+from dither.clipping.contributions.base import (
+    Contribution,
+    Lookup,
+    chunks,
+    hidden_by_the_sum,
+    row_norms,
+    unit,
+)
 from dither.clipping.contributions.outer import Outer
-from dither.clipping.contributions.rounding import chunks, hidden_by_the_sum, row_norms, unit
 
 
 class Summed(Contribution):

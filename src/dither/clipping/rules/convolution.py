@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dither.clipping.contributions import Contribution, Factor, Outer, PerRecord
-from dither.clipping.registry import Call, UnseenUseError, register
+from dither.clipping.rules.registry import Call, UnseenUseError, register
 
 
 class Shifted(Factor):

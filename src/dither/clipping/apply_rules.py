@@ -11,9 +11,8 @@ from torch.autograd.graph import GradientEdge, Node
 from dither.clipping.batch import accumulation_dtype, tensors, vmapped
 from dither.clipping.contributions import KEPT, Contribution, PerRecord, Summed
 from dither.clipping.recorder import Derived, Recorder, Use
-from dither.clipping.registry import Call, Rule, UnseenUseError, rule_of
-from dither.clipping.rules.explicit import one_by_one
-from dither.clipping.rules.recurrent import is_recurrent, recurrent
+from dither.clipping.rules.fallback import is_recurrent, one_by_one, recurrent
+from dither.clipping.rules.registry import Call, Rule, UnseenUseError, rule_of
 from dither.validate import InvalidTypeError, InvalidValueError
 
 Gradients = Sequence[Tensor | None]

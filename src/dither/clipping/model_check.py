@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dither.clipping.batch import count, mapped, take, tensors, trainable
 from dither.clipping.engine import FallbackWarning
 from dither.clipping.functional import clipped_sum
-from dither.clipping.refusals import Finding, unsound_layers
+from dither.clipping.layers import Finding, unsound_layers
 from dither.validate import InvalidValueError, instance
 
 _CLOSE = 1e-3

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dither.clipping.batch import mapped, tensors, tensors_anywhere
-from dither.clipping.draws import ConstantDraws, has_drawn, random_state, set_random_state
+from dither.clipping.random_state import ConstantDraws, has_drawn, random_state, set_random_state
 from dither.clipping.rows import (
     ENOUGH,
     Reading,

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from dither.clipping.apply_rules import gradients_at
 from dither.clipping.batch import accumulation_dtype
 from dither.clipping.contributions import Contribution
-from dither.clipping.layout import Layout
 from dither.clipping.recorder import Recorder
 from dither.clipping.recording import Output
-from dither.clipping.rows import random_half, record_axes
-from dither.clipping.rules.recurrent import is_recurrent
-from dither.clipping.uses import gradients_at
+from dither.clipping.rows import Layout, random_half, record_axes
+from dither.clipping.rules.fallback import is_recurrent
 from dither.validate import InvalidValueError
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.004, torch.bfloat16: 0.03}
