@@ -80,11 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Attack, draw, print; return the exit code."""
     from dither.reports import audit_figure, save_figure
-    from dither.reports.figures import checked_figure_path
+    from dither.reports.figures import check_figure_path
 
     plot = getattr(arguments, "plot", None)
     if plot is not None:
-        checked_figure_path(plot)
+        check_figure_path(plot)
     if hasattr(arguments, "run_dir"):
         audits_of(Path(arguments.run_dir))  # refuses what could not be added to
     result, steps = _audited(arguments)

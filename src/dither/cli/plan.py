@@ -55,11 +55,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Plan all three, draw, save, print."""
     from dither.ledger.files import write_whole
     from dither.reports import plan_figure, save_figure
-    from dither.reports.figures import checked_figure_path
+    from dither.reports.figures import check_figure_path
 
     plot, save = getattr(arguments, "plot", None), getattr(arguments, "save", None)
     if plot is not None:
-        checked_figure_path(plot)
+        check_figure_path(plot)
     if save is not None:
         _check_target(save)
     schedule, steps = schedule_of(arguments), steps_of(arguments)

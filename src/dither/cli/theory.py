@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Compute, then draw, then print."""
     from dither.reports import save_figure, theory_figure
-    from dither.reports.figures import checked_figure_path
+    from dither.reports.figures import check_figure_path
 
     if arguments.plot is not None:
-        checked_figure_path(arguments.plot)
+        check_figure_path(arguments.plot)
     if hasattr(arguments, "epsilon_bar"):
         arguments.epsilon = 16.0 * validate.positive(epsilon_bar=arguments.epsilon_bar)
     schedule = schedule_of(arguments)
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
         columns = {name: _column(arguments, eta, name) for name in _ALLOCATIONS}
     if arguments.plot is not None:
         figure = theory_figure(
-            reaching={
+            parameter_noise={
                 name: eta * allocation.alphas(eta) * columns[name]["sigma"]
                 for name, allocation in _ALLOCATIONS.items()
             },

@@ -155,12 +155,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from dither.reports.figures import checked_figure_path
+    from dither.reports.figures import check_figure_path
     from dither.training.ranks import Ranks
 
     group = Ranks()
     if hasattr(arguments, "plot"):
-        checked_figure_path(arguments.plot)
+        check_figure_path(arguments.plot)
     Source(getattr(arguments, "seed", None))  # refuses what is no whole number
     examples, test = read(arguments)
     build = model_of(arguments.model)

@@ -1,9 +1,13 @@
 """What people look at: figures, the privacy statement, and the report of a run's folder."""
 
-from dither.reports.audit_figure import audit_figure
-from dither.reports.figures import save_figure
-from dither.reports.ledger_figure import ledger_figure
-from dither.reports.plan_figure import plan_figure
+from dither.reports.figures import (
+    audit_figure,
+    ledger_figure,
+    plan_figure,
+    save_figure,
+    theory_figure,
+    training_figure,
+)
 from dither.reports.run import (
     RunReport,
     run_report,
@@ -12,8 +16,6 @@ from dither.reports.run import (
     to_markdown,
     write_report,
 )
-from dither.reports.theory_figure import theory_figure
-from dither.reports.training_figure import training_figure
 from dither.training.statement import statement
 
 __all__ = [
