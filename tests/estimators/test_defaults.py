@@ -20,7 +20,7 @@ def test_any_public_sizes_have_settings(n: int, d: int, k: int, epsilon: float) 
                 dataset_size=n, features=d, outputs=k, epsilon=epsilon, model=model, task=task
             )
             assert 1 <= found.batch_size <= n
-            assert found.steps > found.standardizing >= 0
+            assert found.steps > found.standardizing_steps >= 0
             assert found.clip_norm > 0.0
             eta = found.stepsizes.stepsizes(found.steps)
             assert math.isfinite(eta[0])

@@ -102,7 +102,7 @@ def test_sparse_records_are_learnt_and_stay_sparse(digits: Table) -> None:
     long = sparse.csr_array(X * 10.0)
     assert np.allclose(normed.decision_function(long), normed.decision_function(long.toarray()))
     shifted = clone(model).set_params(feature_bounds=(1, 16))
-    with pytest.raises(ValueError, match="must have 0 between them for sparse X"):
+    with pytest.raises(ValueError, match="must include 0 for sparse X"):
         shifted.fit(sparse.csr_array(X), y)
 
 
@@ -120,7 +120,7 @@ def test_what_is_read_off_the_data_is_warned_of_and_claims_nothing(
 ) -> None:
     with pytest.warns(PrivacyLeakWarning) as caught:
         model = PrivateLogisticRegression(steps=5, random_state=0).fit(*digits)
-    assert [str(each.message)[:11] for each in caught] == ["the classes", "the least a"]
+    assert [str(each.message)[:11] for each in caught] == ["the classes", "the minima "]
     assert not model.privacy_.is_upper_bound
     assert "no proof" in str(model.privacy_)
     assert model.privacy_statement().startswith("NOT PROVEN: the classes were")
@@ -154,7 +154,7 @@ def test_the_data_s_own_bounds_are_what_was_read(digits: Table) -> None:
 def test_partial_fit_is_refused_with_the_reason() -> None:
     model = PrivateLogisticRegression()
     assert not hasattr(model, "partial_fit")
-    with pytest.raises(AttributeError, match="noise is planned for a whole run"):
+    with pytest.raises(AttributeError, match="noise is planned for a complete run"):
         model.partial_fit([[1.0]], [1])
 
 
@@ -169,19 +169,19 @@ def test_partial_fit_is_refused_with_the_reason() -> None:
         ({"batch_size": 2000}, "batch_size must be at most dataset_size = 1797, got 2000"),
         ({"clip_norm": -1}, "The 'clip_norm' parameter"),
         ({"random_state": "a"}, "The 'random_state' parameter"),
-        ({"feature_bounds": (1, 0)}, "the least no larger than the largest"),
+        ({"feature_bounds": (1, 0)}, "lower at most upper"),
         ({"feature_bounds": 3}, "feature_bounds must be a pair"),
         ({"feature_bounds": (0, np.ones(3))}, "feature_bounds must be a pair"),
         ({"feature_bounds": (0, np.inf)}, "feature_bounds must be finite"),
         ({"feature_norm": 1.0}, "only one of feature_bounds and feature_norm"),
         ({"feature_bounds": ("0", "1")}, "feature_bounds must be a pair"),
-        ({"feature_bounds": (1, 1)}, "must have different least and largest values"),
+        ({"feature_bounds": (1, 1)}, "must have lower below upper"),
         ({"ledger": 3}, "The 'ledger' parameter"),
         ({"classes": [1]}, "at least 2"),
-        ({"classes": {"a", "b"}}, "no labels but those in classes"),
+        ({"classes": {"a", "b"}}, "only labels of classes"),
         ({"classes": [[0, 1]]}, "classes must be a list of labels"),
         ({"classes": [0.0, np.nan]}, "classes must be a list of labels"),
-        ({"classes": range(9)}, "no labels but those in classes"),
+        ({"classes": range(9)}, "only labels of classes"),
         ({"noise": "loud"}, "noise must be one of"),
         ({"stepsizes": [1.0, 2.0]}, "stepsizes must have one entry a step"),
         ({"dataset_size": 0}, "The 'dataset_size' parameter"),
@@ -190,19 +190,19 @@ def test_partial_fit_is_refused_with_the_reason() -> None:
 def test_bad_parameters_are_refused_before_anything_is_spent(
     parameters: dict[str, Any], message: str, digits: Table, tmp_path: Path
 ) -> None:
-    book = tmp_path / "book.sqlite"
-    model = PrivateLogisticRegression(**{**PUBLIC, "ledger": book, **parameters})
+    path = tmp_path / "ledger.sqlite"
+    model = PrivateLogisticRegression(**{**PUBLIC, "ledger": path, **parameters})
     with pytest.raises((ValueError, TypeError), match=message):
         model.fit(*digits)
-    assert not book.exists()
+    assert not path.exists()
     with pytest.raises(NotFittedError):
         model.predict(digits[0])
 
 
 def test_bad_data_is_refused_in_scikit_learns_words(digits: Table, tmp_path: Path) -> None:
     X, y = digits
-    book = tmp_path / "book.sqlite"
-    model = PrivateLogisticRegression(**{**PUBLIC, "ledger": book})
+    path = tmp_path / "ledger.sqlite"
+    model = PrivateLogisticRegression(**{**PUBLIC, "ledger": path})
     broken = X.copy()
     broken[3, 4] = np.nan
     with pytest.raises(ValueError, match="Input X contains NaN"):
@@ -211,21 +211,21 @@ def test_bad_data_is_refused_in_scikit_learns_words(digits: Table, tmp_path: Pat
         model.fit(X, y[1:])
     with pytest.raises(ValueError, match="Unknown label type"):
         model.fit(X, y + 0.5)
-    assert not book.exists()
+    assert not path.exists()
     model.fit(X, y)
     with pytest.raises(ValueError, match="X has 3 features, but PrivateLogisticRegression is"):
         model.predict(X[:, :3])
 
 
 def test_a_fit_is_in_the_ledger(digits: Table, tmp_path: Path) -> None:
-    book = Ledger(tmp_path / "book.sqlite")
-    model = PrivateLogisticRegression(epsilon=0.5, delta=1e-5, ledger=book, steps=8, **PUBLIC)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    model = PrivateLogisticRegression(epsilon=0.5, delta=1e-5, ledger=ledger, steps=8, **PUBLIC)
     model.fit(*digits)
-    first = book.total(1e-5).epsilon
+    first = ledger.total(1e-5).epsilon
     assert 0.49 < first <= 0.5
     clone(model).fit(*digits)  # the same file, by another connection
-    assert len(book.runs) == 2
-    assert book.total(1e-5).epsilon > first
+    assert len(ledger.runs) == 2
+    assert ledger.total(1e-5).epsilon > first
 
 
 def test_fewer_records_than_were_declared(digits: Table) -> None:
@@ -250,14 +250,14 @@ def test_other_plans(digits: Table) -> None:
 
 
 def test_a_fit_that_claims_nothing_is_not_written_down(digits: Table, tmp_path: Path) -> None:
-    book = tmp_path / "book.sqlite"
-    model = PrivateLogisticRegression(feature_bounds=(0, 16), ledger=book)
+    path = tmp_path / "ledger.sqlite"
+    model = PrivateLogisticRegression(feature_bounds=(0, 16), ledger=path)
     with (
         pytest.warns(PrivacyLeakWarning),
-        pytest.raises(ValueError, match="ledger must be None for a fit that claims nothing"),
+        pytest.raises(ValueError, match="ledger must be None for a fit that claims no ε"),
     ):
         model.fit(*digits)
-    assert not book.exists()
+    assert not path.exists()
 
 
 def test_bounds_with_names_are_taken_by_name(digits: Table) -> None:

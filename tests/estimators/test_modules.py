@@ -89,7 +89,7 @@ def test_refusals(lengths: Table, digits: Table) -> None:
         PrivateRegressor("linear", target_bounds=(0, 1)).fit(X, y)
     with pytest.raises(ValueError, match="hidden_layer_sizes"):
         PrivateMLPRegressor((8, 0), target_bounds=(0, 1), feature_bounds=(-1, 1)).fit(X, y)
-    with pytest.warns(PrivacyLeakWarning, match="the least and largest values of the features"):
+    with pytest.warns(PrivacyLeakWarning, match="the minima and maxima of the features"):
         PrivateMLPClassifier(classes=range(10), steps=2).fit(*digits)
 
 
@@ -131,20 +131,20 @@ def test_a_function_that_returns_the_same_module_again(lengths: Table) -> None:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.Linear(5, 1), "module must give 2 numbers per record, got \\(2, 1\\)"),
-        (nn.Linear(5, 4), "module must give 2 numbers per record"),
+        (nn.Linear(5, 1), "module must return 2 numbers per record, got \\(2, 1\\)"),
+        (nn.Linear(5, 4), "module must return 2 numbers per record"),
         (nn.Linear(4, 2), "module must take records of shape \\(5,\\), got an error"),
-        (nn.Sequential(nn.Linear(5, 2), nn.Unflatten(1, (2, 1))), "module must give 2 numbers"),
+        (nn.Sequential(nn.Linear(5, 2), nn.Unflatten(1, (2, 1))), "module must return 2 numbers"),
     ],
 )
 def test_modules_that_do_not_fit_cost_nothing(
     module: nn.Module, message: str, lengths: Table, tmp_path: Path
 ) -> None:
-    book = tmp_path / "book.sqlite"
-    model = PrivateClassifier(module, classes=[0, 1], steps=5, ledger=book)
+    path = tmp_path / "ledger.sqlite"
+    model = PrivateClassifier(module, classes=[0, 1], steps=5, ledger=path)
     with pytest.raises(ValueError, match=message):
         model.fit(lengths[0], lengths[1] > 0)
-    assert not book.exists()
+    assert not path.exists()
 
 
 def test_a_module_in_double_precision(lengths: Table) -> None:

@@ -17,16 +17,16 @@ from dither.estimators import (
     PrivateSVC,
 )
 
+FAST: dict[str, Any] = {"epsilon": 10.0, "steps": 20, "noise": "uniform"}
 ESTIMATORS = [
-    PrivateLogisticRegression(),
-    PrivateSVC(),
-    PrivateLinearRegression(),
-    PrivateMLPClassifier(epsilon=3.0, steps=20),
-    PrivateMLPRegressor(epsilon=3.0, steps=20),
-    PrivateClassifier(nn.Linear, epsilon=3.0, steps=20),
-    PrivateRegressor(nn.Linear, epsilon=3.0, steps=20),
-    PrivateSearchCV(PrivateLogisticRegression(steps=40), {"clip_norm": [0.2]}, epsilon=3.0),
-    PrivateSearchCV(PrivateLinearRegression(steps=40), {"clip_norm": [0.1]}, epsilon=3.0),
+    PrivateLogisticRegression(**FAST),
+    PrivateSVC(**FAST),
+    PrivateLinearRegression(**FAST),
+    PrivateMLPClassifier((16,), **FAST),
+    PrivateMLPRegressor((16,), **FAST),
+    PrivateClassifier(nn.Linear, **FAST),
+    PrivateRegressor(nn.Linear, **FAST),
+    PrivateSearchCV(PrivateLogisticRegression(**FAST), {"clip_norm": [0.2]}, epsilon=10.0),
 ]
 
 

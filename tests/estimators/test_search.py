@@ -21,7 +21,7 @@ from dither.estimators import (
     PrivateLogisticRegression,
     PrivateSearchCV,
 )
-from dither.estimators.trials import budget_of, drawn_count, noisy_score
+from dither.estimators.search import draw_trial_count, noisy_score, trial_budget
 from dither.randomness import Source
 from dither.schedules import AdaGradNorm
 
@@ -43,7 +43,7 @@ def test_a_search_finds_settings_within_its_budget(digits: Table) -> None:
     assert search.predict_proba(digits[0]).shape == (len(digits[0]), 10)
     again = pickle.loads(pickle.dumps(search))  # noqa: S301 - our own bytes
     assert np.array_equal(again.predict(digits[0]), search.predict(digits[0]))
-    assert "nobody learns how many trials" in search.privacy_statement()
+    assert "the number of trials stays secret" in search.privacy_statement()
 
 
 def test_only_the_winner_is_kept(digits: Table) -> None:
@@ -69,7 +69,7 @@ def plans(epsilon: float) -> list[dither.Plan]:
 @pytest.mark.parametrize(("mean", "shape"), [(3.0, 0.0), (12.0, 1.0)])
 def test_the_whole_search_costs_what_dp_accounting_says(mean: float, shape: float) -> None:
     trials = TrialCount(mean, shape)
-    budget = budget_of(plans, epsilon=2.0, delta=1e-4, trials=trials)
+    budget = trial_budget(plans, epsilon=2.0, delta=1e-4, trials=trials)
     assert 1.95 < budget.total <= 2.0
     totals = []
     for plan in plans(budget.epsilon):
@@ -85,18 +85,18 @@ def test_the_whole_search_costs_what_dp_accounting_says(mean: float, shape: floa
 
 
 def test_one_trial_costs_no_more_than_one_run() -> None:
-    budget = budget_of(plans, epsilon=2.0, delta=1e-4, trials=TrialCount(1.0))
+    budget = trial_budget(plans, epsilon=2.0, delta=1e-4, trials=TrialCount(1.0))
     assert 1.6 < budget.epsilon <= 2.0  # Rényi accounting is looser than what made the plans
 
 
 def test_a_budget_that_is_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="epsilon must be more than 0.01 for about 1e\\+06 trials"):
-        budget_of(plans, epsilon=0.01, delta=1e-4, trials=TrialCount(1e6))
+        trial_budget(plans, epsilon=0.01, delta=1e-4, trials=TrialCount(1e6))
 
 
 def test_numbers_of_trials_are_drawn_as_they_are_accounted() -> None:
     trials = TrialCount(4.0, 1.0)
-    drawn = [drawn_count(trials, Source(7).stream("trials", i)) for i in range(4000)]
+    drawn = [draw_trial_count(trials, Source(7).stream("trials", i)) for i in range(4000)]
     expected = 4000 * 0.25 * 0.75 ** np.arange(12)
     seen = np.bincount(drawn, minlength=13)[1:13]
     rest = 4000 - seen.sum(), 4000 - expected.sum()
@@ -173,8 +173,8 @@ def test_what_is_read_off_the_data_is_warned_of_once(digits: Table) -> None:
         ({"shape": 11.0}, "The 'shape' parameter"),
         ({"epsilon": -1.0}, "The 'epsilon' parameter of PrivateSearchCV"),
         ({"trials": 0.5}, "The 'trials' parameter"),
-        ({"test_share": 1.0}, "The 'test_share' parameter"),
-        ({"param_grid": {"stepsizes": [AdaGradNorm(1.0, 1.0)], "noise": ["uniform"]}}, "reacts"),
+        ({"test_size": 1.0}, "The 'test_size' parameter"),
+        ({"param_grid": {"stepsizes": [AdaGradNorm(1.0, 1.0)], "noise": ["uniform"]}}, "reactive"),
     ],
 )
 def test_refusals(parameters: dict[str, Any], message: str, digits: Table) -> None:
@@ -184,7 +184,7 @@ def test_refusals(parameters: dict[str, Any], message: str, digits: Table) -> No
 
 
 def test_a_ledger_is_refused(digits: Table) -> None:
-    paying = PrivateLogisticRegression(ledger="book.sqlite")
+    paying = PrivateLogisticRegression(ledger="ledger.sqlite")
     with pytest.raises(ValueError, match="ledger must be None"):
         PrivateSearchCV(paying, {"clip_norm": [0.2]}).fit(*digits)
 
@@ -208,7 +208,7 @@ def test_nothing_tells_how_many_trials_there_were(digits: Table) -> None:
 @pytest.mark.parametrize(("mean", "shape"), [(300.0, 10.0), (1e6, 5.0)])
 def test_many_trials_are_drawn_where_few_are_rare(mean: float, shape: float) -> None:
     trials = TrialCount(mean, shape)
-    drawn = [drawn_count(trials, Source(7).stream("trials", i)) for i in range(3)]
+    drawn = [draw_trial_count(trials, Source(7).stream("trials", i)) for i in range(3)]
     assert min(drawn) > mean / 20.0
 
 
@@ -234,7 +234,7 @@ def test_bounds_with_names_are_taken_by_name(digits: Table) -> None:
     low, high = pandas.Series({"big": 0.0, "small": 0.0}), pandas.Series({"big": 1e4, "small": 2.0})
     model = PrivateLogisticRegression(feature_bounds=(low, high), classes=range(10), steps=5)
     search = PrivateSearchCV(model, {"clip_norm": [0.2]}, random_state=0).fit(frame, y)
-    assert [*search.best_estimator_._frame.upper] == [2.0, 1e4]
+    assert [*search.best_estimator_._scaling.upper] == [2.0, 1e4]
 
 
 def test_a_losing_trial_must_run_its_accounted_plan_too(

@@ -1,4 +1,4 @@
-"""Settings that work, from public quantities alone: n, the sizes of a record and of y, ε and δ."""
+"""Default settings, from public quantities only: n, the sizes of a record and of y, ε and δ."""
 
 import math
 from dataclasses import dataclass
@@ -10,35 +10,35 @@ from dither.schedules import Linear, PiecewiseConstant
 
 @dataclass(frozen=True)
 class Defaults:
-    """What `defaults` chooses.
+    """The settings that `defaults` returns.
 
     Attributes:
-        batch_size: m; n itself where that is affordable, and then nothing is sampled.
+        batch_size: m; n itself (full batches) where that is affordable.
         steps: T.
         stepsizes: the schedule η_0 … η_{T−1}.
         clip_norm: C_G.
-        standardizing: how many of the first steps release means of the features.
+        standardizing_steps: how many of the first steps release means of the features.
     """
 
     batch_size: int
     steps: int
     stepsizes: PiecewiseConstant
     clip_norm: float
-    standardizing: int
+    standardizing_steps: int
 
 
 _FEWEST, _LEVELS = 200, 20
 _END = 0.05
 _MEAN = (1.0 + _END) / 2.0
-"""Of step sizes that fall linearly from 1 to the end."""
+"""Mean of step sizes that fall linearly from 1 to `_END`."""
 
 
 @dataclass(frozen=True)
 class _Rule:
     """The constants of one kind of model: S = path·(n/σ)^power, no step longer than longest.
 
-    A share ``standardizing`` of the steps releases means, and the gradients of all steps may take
-    about ``work`` multiplications by the weights of a linear model before batches are samples.
+    A share ``standardizing`` of the steps releases means. Batches are sampled if the gradients of
+    all steps on full batches would take more than about ``work`` multiplications.
     """
 
     clip_norm: float
@@ -50,7 +50,7 @@ class _Rule:
     work: float = 1e10
 
     def steps_for(self, path: float) -> int:
-        """Return as many steps as the path needs, within limits."""
+        """Return the number of steps that the path needs, within limits."""
         return min(max(_FEWEST, math.ceil(path / (_MEAN * self.longest))), self.most_steps)
 
 
@@ -77,7 +77,7 @@ def defaults(
     epochs: float | None = None,
     clip_norm: float | None = None,
 ) -> Defaults:
-    """Choose the settings of a fit by a rule; what is given stays, and the rest follows it.
+    """Choose the settings of a fit by a rule; settings that are given are kept.
 
     The path of a run, S = C·Σ η_t, is how far its steps can go together. Noise moves the weights
     by about S·σ/n, where σ ≈ √(2·log(1.25/δ))/ε is the noise of a single release, so S grows
@@ -86,16 +86,16 @@ def defaults(
 
     Args:
         dataset_size: n.
-        features: numbers in a record.
-        outputs: scores of a record: 1 for two classes or a regression, else the classes.
+        features: number of features per record.
+        outputs: number of scores per record: 1 for two classes or a regression, else the classes.
         epsilon: ε.
         delta: δ; None is 1/(10·n).
         model: "linear", or "mlp", which stands for all other models.
         task: "classification" or "regression".
-        batch_size: m, if it is known.
-        steps: T, if it is known; or
+        batch_size: m, or None to choose it.
+        steps: T, or None to choose it; or
         epochs: T = ceil(epochs·n/m).
-        clip_norm: C_G, if it is known.
+        clip_norm: C_G, or None to choose it.
 
     Example:
         >>> defaults(dataset_size=1000, features=20, epsilon=1.0).batch_size

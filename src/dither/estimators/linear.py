@@ -1,4 +1,4 @@
-"""Linear models: classes by logistic regression or a smoothed hinge, and numbers by least squares.
+"""Linear models: logistic regression, a support vector classifier and least squares.
 
 Their gradients take two matrix products per step and no autograd (`dither.training.linear`).
 """
@@ -14,60 +14,58 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dither.clipping.linear import Residuals
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
-from dither.estimators.frame import Frame, frame_of
-from dither.estimators.leaks import Leaks
-from dither.estimators.scaling import check_scaling
-from dither.estimators.targets import classes_of, target_frame_of
+from dither.estimators.bounds import FeatureScaling, encode_classes, feature_scaling, target_scaling
+from dither.estimators.leaks import Leaks, check_scaling
 from dither.training import residuals as by_score
 from dither.training.linear import train_linear
 from dither.types import FloatArray
 
 _LENGTH = 2.0
-"""Of a record on all its bounds; most records are then about 1 long."""
+"""Norm of a record at all its bounds in the units of training; most have a norm of about 1."""
 
 
 class _Linear(PrivateEstimator):
-    """A fit by the direct path, and scores of records."""
+    """Training by `train_linear`, and scores of records."""
 
     coef_: FloatArray
     intercept_: Any
 
     @property
-    def _accepted(self) -> dict[str, Any]:
-        return {**super()._accepted, "accept_sparse": "csr"}
+    def _validation_options(self) -> dict[str, Any]:
+        return {**super()._validation_options, "accept_sparse": "csr"}
 
     def _scores(self, X: Any) -> FloatArray:
         check_is_fitted(self, "privacy_")
-        X = validate_data(self, X, reset=False, **self._accepted)
-        inside = self._frame.clip_to_bounds(X)
+        X = validate_data(self, X, reset=False, **self._validation_options)
+        inside = self._scaling.clip_to_bounds(X)
         scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)
         return np.asarray(scores + self.intercept_)
 
     def _train(self, X: Any, residuals: Residuals, outputs: int, leaks: Leaks) -> None:
-        frame = frame_of(
+        scaling = feature_scaling(
             X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH,
             names=getattr(self, "feature_names_in_", None),
         )  # fmt: skip
         check_scaling(X, leaks)
         leaks.warn(stacklevel=3)
         leaks.check_ledger(self.ledger)
-        plan, chosen = self._planned(X.shape[0], X.shape[1], outputs)
-        features = frame.scaled(X)
+        plan, chosen = self._plan(X.shape[0], X.shape[1], outputs)
+        features = scaling.scale(X)
         result = train_linear(
             torch.from_numpy(features) if isinstance(X, np.ndarray) else features,
             residuals,
             plan,
             outputs=outputs,
-            standardizing=self._standardizing(chosen),
+            standardizing=self._standardizing_steps(chosen),
             seed=seed_of(self.random_state),
             ledger=self.ledger,
             progress=bool(self.verbose),
         )
-        self._frame: Frame = frame
+        self._scaling: FeatureScaling = scaling
         weight, bias = (p.detach().numpy().astype(np.float64) for p in result.model.parameters())
-        self.coef_ = weight * frame.factor
-        self.intercept_ = bias - self.coef_ @ frame.offset
-        self._finish(result, leaks)
+        self.coef_ = weight * scaling.factor
+        self.intercept_ = bias - self.coef_ @ scaling.offset
+        self._store_result(result, leaks)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -76,7 +74,7 @@ class _Linear(PrivateEstimator):
 
 
 class _LinearClassifier(ClassifierBase, _Linear, ABC):
-    """Labels of linear classifiers."""
+    """Training and predictions of linear classifiers."""
 
     def fit(self, X: Any, y: Any) -> Any:
         """Train on private records, within the budget; see `PrivateLogisticRegression`.
@@ -87,9 +85,9 @@ class _LinearClassifier(ClassifierBase, _Linear, ABC):
         """
         self._validate_params()
         leaks = Leaks()
-        X, y = validate_data(self, X, y, ensure_min_samples=2, **self._accepted)
-        classes, numbers = classes_of(y, self.classes, leaks)
-        outputs = self._outputs_for(classes.size)
+        X, y = self._validate_records(X, y)
+        classes, numbers = encode_classes(y, self.classes, leaks)
+        outputs = self._outputs_per_record(classes.size)
         self._train(X, self._residuals(numbers, outputs), outputs, leaks)
         self.classes_ = classes
         return self
@@ -100,18 +98,18 @@ class _LinearClassifier(ClassifierBase, _Linear, ABC):
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the likeliest class of every record."""
+        """Return the most probable class of every record."""
         scores = self._scores(X)
         best = (scores[:, 0] > 0.0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
         predicted: NDArray[Any] = self.classes_[best]
         return predicted
 
-    def _outputs_for(self, classes: int) -> int:
+    def _outputs_per_record(self, classes: int) -> int:
         return 1 if classes == 2 else classes
 
     @abstractmethod
     def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> Residuals:
-        """Return what the loss changes by with the scores, from the numbers of the classes."""
+        """Return the derivative of the loss by the scores, from the indices of the classes."""
 
 
 class PrivateLogisticRegression(_LinearClassifier):
@@ -119,40 +117,40 @@ class PrivateLogisticRegression(_LinearClassifier):
 
     Guarantees: the fitted model is (``epsilon``, ``delta``)-differentially private with respect to
     adding or removing a record, if ``classes`` and the bounds of the features are given; the number
-    of records counts as public. ``privacy_`` is what was proven, or says that something was
-    derived from the data, and nothing proven.
+    of records counts as public. ``privacy_`` is the proven bound, or an estimate
+    (``is_upper_bound=False``) if something was derived from the data.
 
     Args:
         epsilon: ε.
         delta: δ; None is 1/(10·n).
         dataset_size: n; None is ``len(X)``, which is then public.
-        clip_norm: C_G, to which every record's gradient is clipped; None and all that follow:
-            chosen by `defaults` from n, the numbers of features and classes, ε and δ.
-        epochs: how often every record takes part, on average; or
+        clip_norm: C_G, to which per-record gradients are clipped. For None, here and below, see
+            `defaults`: it chooses from n, the numbers of features and classes, ε and δ.
+        epochs: expected number of passes over the records; or
         steps: T.
-        batch_size: m, expected.
+        batch_size: m, the expected batch size.
         stepsizes: a schedule, its text ("linear:start=9,end=1"), or an array of T step sizes, in
             the units of training.
         noise: as `dither.plan` takes it.
-        feature_bounds: (least, largest) of the features: a pair of numbers, of arrays, or of
-            Series, which are taken by the names of the features if X has them. Public
-            knowledge: what is outside is moved to the bounds. Features whose bounds have 0 between
-            them keep their zero, the others' middle becomes 0, and a record on all its bounds is 2
-            long in the units of training.
-        feature_norm: instead of bounds, the largest norm of a record; longer ones are shortened.
+        feature_bounds: (lower, upper) of the features, from public knowledge: a pair of numbers, of
+            arrays, or of Series, which are matched by feature name if X has names. Features are
+            clipped to the bounds. Features whose bounds include 0 are not shifted, the middle of
+            the bounds of others becomes 0, and a record at all its bounds has norm 2 in the units
+            of training.
+        feature_norm: instead of bounds, the largest norm of a record; records are clipped to it.
             With neither, bounds are derived from the data, with a `PrivacyLeakWarning`.
-        classes: all labels that there can be; None takes them from y with a `PrivacyLeakWarning`.
-        random_state: None for randomness from the operating system. A seed is for tests: whoever
-            guesses it can take the noise off.
-        ledger: a `dither.ledger.Ledger` or its path, for the cost to be written down in.
+        classes: all possible labels; None takes them from y with a `PrivacyLeakWarning`.
+        random_state: None for randomness from the operating system. A seed is for tests: who knows
+            it can remove the noise.
+        ledger: a `dither.ledger.Ledger` or its path, where the cost is recorded.
         verbose: 1 shows a progress bar.
 
     Attributes:
-        coef_: weights, outputs × features, for features within their bounds.
+        coef_: weights, outputs × features, for features clipped to their bounds.
         intercept_: one per output.
         classes_: the labels, ascending.
-        n_features_in_: how many features there were.
-        feature_names_in_: their names, if X was a data frame.
+        n_features_in_: number of features.
+        feature_names_in_: their names, if X is a data frame.
         privacy_: the `PrivacyBound` of the fit.
         plan_: its plan.
 
@@ -212,8 +210,8 @@ class PrivateLinearRegression(RegressorBase, _Linear):
     place of ``classes``.
 
     Args:
-        target_bounds: (least, largest) target, public: what is outside is moved to the bounds. None
-            takes them from y with a `PrivacyLeakWarning`.
+        target_bounds: (lower, upper) of the targets, from public knowledge: targets are clipped to
+            them. None takes them from y with a `PrivacyLeakWarning`.
 
     Attributes:
         coef_: weights, one per feature.
@@ -237,12 +235,11 @@ class PrivateLinearRegression(RegressorBase, _Linear):
         """
         self._validate_params()
         leaks = Leaks()
-        X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **self._accepted)
-        y = np.asarray(y, np.float64)
-        targets = target_frame_of(y, self.target_bounds, leaks)
-        self._train(X, by_score.squared_residuals(targets.scaled(y)[:, None]), 1, leaks)
-        self.coef_ = self.coef_[0] * targets.reach
-        self.intercept_ = float(targets.middle + targets.reach * self.intercept_[0])
+        X, y = self._validate_records(X, y)
+        targets = target_scaling(y, self.target_bounds, leaks)
+        self._train(X, by_score.squared_residuals(targets.scale(y)[:, None]), 1, leaks)
+        self.coef_ = self.coef_[0] * targets.half_range
+        self.intercept_ = float(targets.center + targets.half_range * self.intercept_[0])
         return self
 
     def predict(self, X: Any) -> FloatArray:

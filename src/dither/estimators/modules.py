@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -15,10 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
-from dither.estimators.frame import Frame, frame_of
-from dither.estimators.leaks import Leaks
-from dither.estimators.scaling import check_scaling
-from dither.estimators.targets import classes_of, target_frame_of
+from dither.estimators.bounds import FeatureScaling, encode_classes, feature_scaling, target_scaling
+from dither.estimators.leaks import Leaks, check_scaling
 from dither.training import Run, train
 from dither.types import FloatArray
 from dither.validate import InvalidTypeError, InvalidValueError, count
@@ -27,7 +25,7 @@ _CHUNK = 1024
 
 
 class _ModuleEstimator(PrivateEstimator):
-    """A fit of a torch module by `dither.train`, and its outputs."""
+    """Training of a torch module by `dither.train`, and its outputs."""
 
     _model = "mlp"
     _loss = "cross_entropy"
@@ -37,19 +35,19 @@ class _ModuleEstimator(PrivateEstimator):
     module_: nn.Module
 
     @property
-    def _accepted(self) -> dict[str, Any]:
-        return {**super()._accepted, "allow_nd": not self._needs_bounds}
+    def _validation_options(self) -> dict[str, Any]:
+        return {**super()._validation_options, "allow_nd": not self._needs_bounds}
 
     def _train(self, X: Any, targets: Tensor, outputs: int, leaks: Leaks) -> None:
-        frame = self._frame_of(X, leaks)
+        scaling = self._feature_scaling(X, leaks)
         check_scaling(X, leaks)
         leaks.warn(stacklevel=3)
         leaks.check_ledger(self.ledger)
-        plan, _ = self._planned(len(X), math.prod(X.shape[1:]), outputs)
+        plan, _ = self._plan(len(X), math.prod(X.shape[1:]), outputs)
         seed = seed_of(self.random_state)
         fresh = self._new_module(X.shape[1:], outputs, seed)
-        dtype = _checked(fresh, X.shape[1:], outputs)
-        inputs = torch.from_numpy(frame.scaled(X)).to(dtype)
+        dtype = _check_module(fresh, X.shape[1:], outputs)
+        inputs = torch.from_numpy(scaling.scale(X)).to(dtype)
         result = train(
             copy.deepcopy(fresh),
             (inputs, targets),
@@ -60,19 +58,19 @@ class _ModuleEstimator(PrivateEstimator):
             run=Run(ledger=self.ledger),
             progress=bool(self.verbose),
         )
-        # What a module keeps of the records besides its parameters stays behind.
+        # A module may store records outside its parameters; those are not taken over.
         fresh.load_state_dict(result.model.state_dict())
-        self._frame, self.module_ = frame, fresh.eval()
+        self._scaling, self.module_ = scaling, fresh.eval()
         if self._needs_bounds:
             self.module_.double()
-        self._finish(replace(result, model=self.module_), leaks)
+        self._store_result(replace(result, model=self.module_), leaks)
 
-    def _frame_of(self, X: Any, leaks: Leaks) -> Frame:
+    def _feature_scaling(self, X: Any, leaks: Leaks) -> FeatureScaling:
         if not self._needs_bounds and self.feature_bounds is None and self.feature_norm is None:
-            return Frame(np.zeros(X.shape[1:]), np.ones(X.shape[1:]))
+            return FeatureScaling(np.zeros(X.shape[1:]), np.ones(X.shape[1:]))
         length = math.sqrt(math.prod(X.shape[1:]))
         names = getattr(self, "feature_names_in_", None)
-        return frame_of(
+        return feature_scaling(
             X, self.feature_bounds, self.feature_norm, leaks, length=length, names=names
         )
 
@@ -80,37 +78,37 @@ class _ModuleEstimator(PrivateEstimator):
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            return self._made(shape[0] if len(shape) == 1 else shape, outputs)
+            return self._build_module(shape[0] if len(shape) == 1 else shape, outputs)
 
-    def _made(self, features: Any, outputs: int) -> nn.Module:
+    def _build_module(self, features: Any, outputs: int) -> nn.Module:
         """Return a new module, from the ``module`` that was given."""
         is_module = isinstance(self.module, nn.Module)
-        made = self.module if is_module else self.module(features, outputs)
-        if not isinstance(made, nn.Module):
+        module = self.module if is_module else self.module(features, outputs)
+        if not isinstance(module, nn.Module):
             raise InvalidTypeError(
                 "module must be a torch.nn.Module or a function (features, outputs) -> Module, "
-                f"got a function that returns {type(made).__name__}"
+                f"got a function that returns {type(module).__name__}"
             )
-        return copy.deepcopy(made)  # a function may return the same one again
+        return copy.deepcopy(module)  # a function may return the same one again
 
     @torch.no_grad()
     def _outputs(self, X: Any) -> FloatArray:
         check_is_fitted(self, "privacy_")
-        X = validate_data(self, X, reset=False, **self._accepted)
+        X = validate_data(self, X, reset=False, **self._validation_options)
         dtype, parts = next(self.module_.parameters()).dtype, []
         for start in range(0, len(X), _CHUNK):
-            inputs = torch.from_numpy(self._frame.scaled(X[start : start + _CHUNK])).to(dtype)
+            inputs = torch.from_numpy(self._scaling.scale(X[start : start + _CHUNK])).to(dtype)
             parts.append(self.module_(inputs).reshape(len(inputs), -1))
         return torch.cat(parts).numpy().astype(np.float64)
 
 
-def _checked(module: nn.Module, shape: tuple[int, ...], outputs: int) -> torch.dtype:
-    """Return the type of a module's numbers, if it takes records of a shape and gives outputs."""
+def _check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> torch.dtype:
+    """Return the dtype of a module; raise unless it maps records of a shape to the outputs."""
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
-    tried = copy.deepcopy(module).eval()
+    trial = copy.deepcopy(module).eval()
     try:
         with torch.no_grad():
-            given = tried(torch.zeros(2, *shape, dtype=dtype))
+            given = trial(torch.zeros(2, *shape, dtype=dtype))
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidValueError(
             f"module must take records of shape {shape}, got an error: {str(error).splitlines()[0]}"
@@ -119,20 +117,20 @@ def _checked(module: nn.Module, shape: tuple[int, ...], outputs: int) -> torch.d
     if not isinstance(given, Tensor) or tuple(given.shape) not in wanted:
         shown = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise InvalidValueError(
-            f"module must give {outputs} numbers per record, got {shown} for two records"
+            f"module must return {outputs} numbers per record, got {shown} for two records"
         )
     return dtype
 
 
 class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
-    """Labels, and classes from scores."""
+    """Training and predictions of classifiers."""
 
     def fit(self, X: Any, y: Any) -> Any:
         """Train a copy of the module on private records, within the budget."""
         self._validate_params()
         leaks = Leaks()
-        X, y = validate_data(self, X, y, ensure_min_samples=2, **self._accepted)
-        classes, numbers = classes_of(y, self.classes, leaks)
+        X, y = self._validate_records(X, y)
+        classes, numbers = encode_classes(y, self.classes, leaks)
         self._train(X, torch.from_numpy(numbers), classes.size, leaks)
         self.classes_ = classes
         return self
@@ -151,14 +149,14 @@ class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
         return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the likeliest class of every record."""
+        """Return the most probable class of every record."""
         best = self._outputs(X).argmax(axis=1)
         predicted: NDArray[Any] = self.classes_[best]
         return predicted
 
 
 class _ModuleRegressor(RegressorBase, _ModuleEstimator):
-    """Targets in the units of training, and back."""
+    """Training and predictions of regressors."""
 
     _loss = "squared_error"
 
@@ -166,10 +164,9 @@ class _ModuleRegressor(RegressorBase, _ModuleEstimator):
         """Train a copy of the module on private records, within the budget."""
         self._validate_params()
         leaks = Leaks()
-        X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **self._accepted)
-        y = np.asarray(y, np.float64)
-        targets = target_frame_of(y, self.target_bounds, leaks)
-        scaled = torch.from_numpy(targets.scaled(y).astype(np.float32))
+        X, y = self._validate_records(X, y)
+        targets = target_scaling(y, self.target_bounds, leaks)
+        scaled = torch.from_numpy(targets.scale(y).astype(np.float32))
         self._train(X, scaled, 1, leaks)
         self._targets = targets
         return self
@@ -177,23 +174,24 @@ class _ModuleRegressor(RegressorBase, _ModuleEstimator):
     def predict(self, X: Any) -> FloatArray:
         """Return the expected target of every record."""
         outputs = self._outputs(X)[:, 0]
-        return self._targets.middle + self._targets.reach * outputs
+        return self._targets.center + self._targets.half_range * outputs
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class PrivateClassifier(_ModuleClassifier):
-    """A classifier from any torch module that treats every record by itself, trained or not.
+    """A classifier from any torch module that processes every record separately.
 
     Guarantees: those of `dither.train`. The module is (``epsilon``, ``delta``)-differentially
     private with respect to adding or removing a record, if ``classes`` are given. Parameters and
-    attributes are those of `PrivateLogisticRegression`, but for these.
+    attributes are those of `PrivateLogisticRegression`, except for these.
 
     Args:
         module: a module, of which a copy is trained (its weights must not come from these
             records: that is not counted), or a function (features, outputs) → module,
-            where features is their number, or their shape if records are not vectors. It gives one
-            score per class.
-        feature_bounds: as for `PrivateLogisticRegression`; what lies within the bounds comes to the
-            module as numbers from −1 to 1. Without, it gets the features as they are.
+            where features is their number, or their shape if records are not vectors. It returns
+            one score per class.
+        feature_bounds: as for `PrivateLogisticRegression`; features are clipped and mapped to
+            −1 … 1. Without bounds the module gets the features as they are.
 
     Attributes:
         module_: the trained module.
@@ -207,45 +205,20 @@ class PrivateClassifier(_ModuleClassifier):
         True
     """
 
+    module: Any = field(kw_only=False)
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **ClassifierBase._parameter_constraints,
         "module": [nn.Module, callable],
     }
 
-    def __init__(
-        self,
-        module: Any,
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        dataset_size: int | None = None,
-        clip_norm: float | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        stepsizes: Any = None,
-        noise: Any = "optimal",
-        feature_bounds: Any = None,
-        feature_norm: float | None = None,
-        classes: Any = None,
-        random_state: Any = None,
-        ledger: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.module = module
-        super().__init__(
-            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
-            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
-            feature_bounds=feature_bounds, feature_norm=feature_norm, classes=classes,
-            random_state=random_state, ledger=ledger, verbose=verbose,
-        )  # fmt: skip
 
-
+@dataclass(kw_only=True, repr=False, eq=False)
 class PrivateRegressor(_ModuleRegressor):
-    """A regressor from any torch module that treats every record by itself.
+    """A regressor from any torch module that processes every record separately.
 
-    Guarantees and parameters: those of `PrivateClassifier`, with ``target_bounds`` in the place of
-    ``classes``; the module gives one number per record, from −1 to 1 for the bounds of the targets.
+    Guarantees and parameters: those of `PrivateClassifier`, with ``target_bounds`` instead of
+    ``classes``; the module returns one number per record, −1 and 1 for the bounds of the targets.
 
     Example:
         >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 3))
@@ -255,45 +228,20 @@ class PrivateRegressor(_ModuleRegressor):
         True
     """
 
+    module: Any = field(kw_only=False)
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **RegressorBase._parameter_constraints,
         "module": [nn.Module, callable],
     }
 
-    def __init__(
-        self,
-        module: Any,
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        dataset_size: int | None = None,
-        clip_norm: float | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        stepsizes: Any = None,
-        noise: Any = "optimal",
-        feature_bounds: Any = None,
-        feature_norm: float | None = None,
-        target_bounds: Any = None,
-        random_state: Any = None,
-        ledger: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.module = module
-        super().__init__(
-            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
-            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
-            feature_bounds=feature_bounds, feature_norm=feature_norm, target_bounds=target_bounds,
-            random_state=random_state, ledger=ledger, verbose=verbose,
-        )  # fmt: skip
 
-
+@dataclass(kw_only=True, repr=False, eq=False)
 class PrivateMLPClassifier(_ModuleClassifier):
-    """A multi-layer perceptron with tanh for classes, under differential privacy.
+    """A multi-layer perceptron classifier with tanh, under differential privacy.
 
-    Guarantees and parameters: those of `PrivateLogisticRegression`, and one more. Features within
-    their bounds come to the network as numbers from −1 to 1.
+    Guarantees and parameters: those of `PrivateLogisticRegression`, and one more. Features are
+    clipped to their bounds and mapped to −1 … 1.
 
     Args:
         hidden_layer_sizes: units of each hidden layer.
@@ -310,50 +258,25 @@ class PrivateMLPClassifier(_ModuleClassifier):
         True
     """
 
+    hidden_layer_sizes: Sequence[int] = field(default=(64,), kw_only=False)
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **ClassifierBase._parameter_constraints,
         "hidden_layer_sizes": ["array-like"],
     }
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] = (64,),
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        dataset_size: int | None = None,
-        clip_norm: float | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        stepsizes: Any = None,
-        noise: Any = "optimal",
-        feature_bounds: Any = None,
-        feature_norm: float | None = None,
-        classes: Any = None,
-        random_state: Any = None,
-        ledger: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        super().__init__(
-            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
-            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
-            feature_bounds=feature_bounds, feature_norm=feature_norm, classes=classes,
-            random_state=random_state, ledger=ledger, verbose=verbose,
-        )  # fmt: skip
-
     _needs_bounds = True
 
-    def _made(self, features: Any, outputs: int) -> nn.Module:
+    def _build_module(self, features: Any, outputs: int) -> nn.Module:
         return _perceptron(features, outputs, self.hidden_layer_sizes)
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class PrivateMLPRegressor(_ModuleRegressor):
-    """A multi-layer perceptron with tanh for numbers, under differential privacy.
+    """A multi-layer perceptron regressor with tanh, under differential privacy.
 
-    Guarantees and parameters: those of `PrivateMLPClassifier`, with ``target_bounds`` in the place
-    of ``classes``.
+    Guarantees and parameters: those of `PrivateMLPClassifier`, with ``target_bounds`` instead of
+    ``classes``.
 
     Example:
         >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 2))
@@ -364,42 +287,16 @@ class PrivateMLPRegressor(_ModuleRegressor):
         (1000,)
     """
 
+    hidden_layer_sizes: Sequence[int] = field(default=(64,), kw_only=False)
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **RegressorBase._parameter_constraints,
         "hidden_layer_sizes": ["array-like"],
     }
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] = (64,),
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        dataset_size: int | None = None,
-        clip_norm: float | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        stepsizes: Any = None,
-        noise: Any = "optimal",
-        feature_bounds: Any = None,
-        feature_norm: float | None = None,
-        target_bounds: Any = None,
-        random_state: Any = None,
-        ledger: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        super().__init__(
-            epsilon=epsilon, delta=delta, dataset_size=dataset_size, clip_norm=clip_norm,
-            epochs=epochs, steps=steps, batch_size=batch_size, stepsizes=stepsizes, noise=noise,
-            feature_bounds=feature_bounds, feature_norm=feature_norm, target_bounds=target_bounds,
-            random_state=random_state, ledger=ledger, verbose=verbose,
-        )  # fmt: skip
-
     _needs_bounds = True
 
-    def _made(self, features: Any, outputs: int) -> nn.Module:
+    def _build_module(self, features: Any, outputs: int) -> nn.Module:
         return _perceptron(features, outputs, self.hidden_layer_sizes)
 
 

@@ -1,15 +1,17 @@
-"""A search over settings whose ε covers all of it: only the winner is released."""
+"""A hyperparameter search with one ε for all trials: only the best model is released."""
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.model_selection import ParameterGrid
@@ -18,15 +20,20 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dither.accounting.selection import TrialCount
+from dither.accounting.rdp import ORDERS, renyi_divergences, renyi_epsilon
+from dither.accounting.selection import TrialCount, selection_divergences
+from dither.clipping import ClippedSum
 from dither.estimators.base import PrivateEstimator, public_sizes, seed_of
-from dither.estimators.leaks import Leaks
-from dither.estimators.scaling import check_scaling
-from dither.estimators.trials import TrialBudget, budget_of, drawn_count, noisy_score
-from dither.randomness import Source
+from dither.estimators.leaks import Leaks, check_scaling
+from dither.planning import Plan, ReactivePlan
+from dither.randomness import Source, Stream
+from dither.release import release
 from dither.sampling import Poisson
 from dither.types import FloatArray, PrivacyBound
 from dither.validate import InvalidTypeError, InvalidValueError
+
+_TOLERANCE = 0.01
+_EVALUATIONS = 30
 
 _OWN = (
     "classes", "dataset_size", "delta", "epsilon", "feature_bounds", "feature_norm", "ledger",
@@ -35,44 +42,148 @@ _OWN = (
 """Parameters of the trials that a search does not search over."""
 
 
+@final
+@dataclass(frozen=True)
+class TrialBudget:
+    """The budget of a trial, and the cost of the search.
+
+    Attributes:
+        epsilon: ε of the plan of a single trial.
+        score_noise: standard deviation of the noise on a sum of scores from 0 to 1.
+        total: ε of the complete search.
+        plans: the plans that were accounted, in the order of the settings.
+    """
+
+    epsilon: float
+    score_noise: float
+    total: float
+    plans: tuple[Plan | ReactivePlan, ...] = ()
+
+
+def trial_budget(
+    plans: Callable[[float], Sequence[Plan | ReactivePlan]],
+    *,
+    epsilon: float,
+    delta: float,
+    trials: TrialCount,
+) -> TrialBudget:
+    """Return the largest budget of a trial for which the complete search costs at most ε.
+
+    A record is either trained on or scored on, so that a trial costs the larger of the two, and
+    the settings of a trial are random, so that it costs no more than its most expensive settings.
+    The noise of the score is chosen so that scoring costs as much as training.
+
+    Args:
+        plans: maps the budget of a trial to the plans of all settings.
+        epsilon: ε of the search.
+        delta: δ of the search.
+        trials: the distribution of the number of trials.
+    """
+
+    def budget_at(trial_epsilon: float) -> TrialBudget:
+        candidates = tuple(plans(trial_epsilon))
+        D = np.max([_divergences(plan) for plan in candidates], axis=0)
+        noise = math.sqrt(float(np.max(ORDERS / D)) / 2.0)
+        both = np.maximum(D, ORDERS / (2.0 * noise**2))
+        total = renyi_epsilon(selection_divergences(both, ORDERS, trials), ORDERS, delta)
+        return TrialBudget(trial_epsilon, noise, total, candidates)
+
+    low, high = budget_at(epsilon / 8.0), budget_at(epsilon)
+    while low.total > epsilon:
+        if low.epsilon < 1e-3 * epsilon:
+            raise InvalidValueError(
+                f"epsilon must be more than {epsilon:g} for about {trials.mean:g} trials at "
+                f"delta = {delta:g}: take fewer trials, or more budget"
+            )
+        low, high = budget_at(low.epsilon / 8.0), low
+    if high.total <= epsilon:
+        return high
+    for _ in range(_EVALUATIONS):
+        if low.total >= (1.0 - _TOLERANCE) * epsilon or high.epsilon <= 1.001 * low.epsilon:
+            break
+        # Between both the cost is about a power of the budget: where that meets the target.
+        power = math.log(high.total / low.total) / math.log(high.epsilon / low.epsilon)
+        step = (math.log(epsilon * (1.0 - 0.3 * _TOLERANCE) / low.total)) / power
+        limit = math.log(high.epsilon / low.epsilon)
+        middle = budget_at(low.epsilon * math.exp(min(max(step, 0.05 * limit), 0.95 * limit)))
+        low, high = (middle, high) if middle.total <= epsilon else (low, middle)
+    return low
+
+
+def _divergences(plan: Plan | ReactivePlan) -> FloatArray:
+    if not isinstance(plan, Plan) or plan.bound.adjacency != "add-remove":
+        raise InvalidValueError(
+            "stepsizes must be fixed in advance for a search, got a reactive schedule"
+        )
+    return renyi_divergences(plan.noise_multipliers, sample_rate=plan.sample_rate)
+
+
+def draw_trial_count(trials: TrialCount, stream: Stream) -> int:
+    """Draw the number of trials, which must stay secret."""
+    uniform, cumulative = float(stream.words(1)[0]) / 2.0**64, 0.0
+    for number, probability in enumerate(trials.probabilities(), start=1):
+        cumulative += probability
+        if uniform < cumulative or (probability < 1e-30 and number > trials.mean):
+            return number
+    raise AssertionError  # the probabilities do not end
+
+
+def noisy_score(scores: NDArray[Any], noise: float, expected: int, stream: Stream) -> float:
+    """Return the sum of scores from 0 to 1 with noise, divided by their expected number.
+
+    Args:
+        scores: one per record.
+        noise: standard deviation on the sum.
+        expected: the public number of records to divide by.
+        stream: the source of random bits.
+    """
+    clipped = np.nan_to_num(np.asarray(scores, np.float64), nan=0.0).clip(0.0, 1.0)
+    total = ClippedSum({"score": torch.tensor([float(clipped.sum())]).double()}, torch.zeros(0))
+    released = release(
+        total, clip_norm=1.0, noise_multiplier=noise, batch_size=expected, stream=stream
+    )
+    return float(released.gradients["score"][0])
+
+
 def _if_estimator_has(name: str) -> Any:
     return available_if(lambda search: hasattr(search.estimator, name))
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
-    """Settings chosen on the private data itself, with one ε for the whole search.
+    """Hyperparameter search on the private data itself, with one ε for the complete search.
 
-    Every record goes independently, with probability ``test_share``, to the part that trials are
-    scored on, or else to the part that they train on. A trial takes settings from the grid at
-    random, trains with them, and gets a noisy score. The number of trials is random, too: truncated
-    negative binomial (Papernot and Steinke). Only the trial with the best score is released, and
-    nothing is kept of the others, not even how many there were.
+    Every record is in the test part independently with probability ``test_size``, else in the
+    training part. A trial draws settings from the grid at random, trains with them, and gets a
+    noisy score. The number of trials is random, too: truncated negative binomial (Papernot and
+    Steinke). Only the trial with the best score is released. Nothing is kept of the others, not
+    even their number.
 
-    Guarantees: winner, settings and score together are (``epsilon``, ``delta``)-differentially
+    Guarantees: model, settings and score together are (``epsilon``, ``delta``)-differentially
     private with respect to adding or removing a record, by Rényi accounting, if the estimator has
-    public ``classes`` and bounds. How long a search takes shows how many trials there were: do
-    not publish that.
+    public ``classes`` and bounds. The duration of a search reveals the number of trials: do not
+    publish it.
 
     Args:
-        estimator: a private estimator, not a pipeline around one. Its budget, dataset_size,
-            random_state and verbose are the search's.
-        param_grid: parameter → values to try, or a list of such; not the budget's parameters, nor
-            what is public knowledge.
-        epsilon: ε of the whole search.
+        estimator: a private estimator, not a pipeline around one. The search sets its budget,
+            dataset_size, random_state and verbose.
+        param_grid: parameter → values to try, or a list of such; neither parameters of the budget
+            nor public knowledge (bounds, classes).
+        epsilon: ε of the complete search.
         delta: δ; None is 1/(10·n).
         dataset_size: n; None is ``len(X)``, which is then public.
-        trials: expected number of trials; None is as many as the grid has points.
-        shape: of the distribution of their number: 0 is logarithmic, 1 geometric.
-        test_share: the expected share of the records that trials are scored on.
+        trials: expected number of trials; None is the number of grid points.
+        shape: of the distribution of the number of trials: 0 is logarithmic, 1 geometric.
+        test_size: probability that a record is in the test part.
         random_state: as for the estimators.
-        verbose: 1 shows that the search is under way. It cannot show how far.
+        verbose: 1 shows that the search is running, without its progress, which is secret.
 
     Attributes:
-        best_estimator_: the winner, trained on its part of the records. Its ``privacy_`` is that of
-            the search; its ``plan_`` is that of its own training.
-        best_params_: what was chosen from the grid.
-        best_score_: its score with the noise: the share of right predictions, or for regressions
-            one minus the mean squared error in units of the target's range.
+        best_estimator_: the best estimator, trained on the training part. Its ``privacy_`` is that
+            of the search; its ``plan_`` is that of its own training.
+        best_params_: its settings from the grid.
+        best_score_: its noisy score: accuracy, or for regressions one minus the mean squared error
+            in units of the targets' range.
         privacy_: the `PrivacyBound` of the search.
 
     Example:
@@ -85,54 +196,40 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         True
     """
 
+    estimator: Any = field(kw_only=False)
+    param_grid: Any = field(kw_only=False)
+    epsilon: float = 1.0
+    delta: float | None = None
+    dataset_size: int | None = None
+    trials: float | None = None
+    shape: float = 1.0
+    test_size: float = 0.2
+    random_state: Any = None
+    verbose: int = 0
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "epsilon": [Interval(Real, 0, None, closed="neither")],
         "delta": [Interval(Real, 0, 1, closed="neither"), None],
         "dataset_size": [Interval(Integral, 2, None, closed="left"), None],
         "trials": [Interval(Real, 1, None, closed="left"), None],
         "shape": [Interval(Real, 0, 10, closed="both")],
-        "test_share": [Interval(Real, 0, 1, closed="neither")],
+        "test_size": [Interval(Real, 0, 1, closed="neither")],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        estimator: Any,
-        param_grid: Any,
-        *,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        dataset_size: int | None = None,
-        trials: float | None = None,
-        shape: float = 1.0,
-        test_share: float = 0.2,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.estimator = estimator
-        self.param_grid = param_grid
-        self.epsilon = epsilon
-        self.delta = delta
-        self.dataset_size = dataset_size
-        self.trials = trials
-        self.shape = shape
-        self.test_share = test_share
-        self.random_state = random_state
-        self.verbose = verbose
-
     def fit(self, X: Any, y: Any) -> Any:
-        """Search, within the budget, and keep the winner."""
+        """Search, within the budget, and keep the best estimator."""
         self._validate_params()
-        settings, leaks = self._settings(), Leaks()
-        X, y = self._checked(X, y)
+        settings, leaks = self._grid_points(), Leaks()
+        X, y = self._validate(X, y)
         check_scaling(X, leaks)
         n, delta = public_sizes(X.shape[0], self.dataset_size, self.delta)
-        tested = min(max(1, round(self.test_share * n)), n - 1)
+        expected_tests = min(max(1, round(self.test_size * n)), n - 1)
         names = getattr(self, "feature_names_in_", None)
         known = self.estimator._public_parameters(X, y, names, leaks)
         leaks.warn(stacklevel=2)
-        known.update(dataset_size=n - tested, delta=delta, verbose=0)
+        known.update(dataset_size=n - expected_tests, delta=delta, verbose=0)
         candidates = [clone(self.estimator).set_params(**{**known, **each}) for each in settings]
         count = float(len(settings) if self.trials is None else self.trials)
         trials = TrialCount(count, float(self.shape))
@@ -141,15 +238,15 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         def plans(epsilon: float) -> list[Any]:
             each = [candidate.set_params(epsilon=epsilon) for candidate in candidates]
             features = math.prod(X.shape[1:])
-            return [one._planned(n, features, one._outputs_for(outputs))[0] for one in each]
+            return [one._plan(n, features, one._outputs_per_record(outputs))[0] for one in each]
 
-        budget = budget_of(plans, epsilon=float(self.epsilon), delta=delta, trials=trials)
-        winner, index, score = self._best(X, y, candidates, budget, trials, tested, n)
-        self._keep(winner, settings[index], score, budget, delta, leaks)
+        budget = trial_budget(plans, epsilon=float(self.epsilon), delta=delta, trials=trials)
+        best, index, score = self._run_trials(X, y, candidates, budget, trials, expected_tests, n)
+        self._store_best(best, settings[index], score, budget, delta, leaks)
         return self
 
-    def _settings(self) -> list[dict[str, Any]]:
-        """Return the points of the grid, if the estimator can be searched."""
+    def _grid_points(self) -> list[dict[str, Any]]:
+        """Return the points of the grid; raise if the estimator or a parameter is unsuitable."""
         if not isinstance(self.estimator, PrivateEstimator):
             raise InvalidTypeError(
                 "estimator must be a private estimator of dither.estimators, got "
@@ -157,8 +254,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             )
         if self.estimator.ledger is not None:
             raise InvalidValueError(
-                "estimator.ledger must be None: a ledger counts runs one by one, and a search "
-                f"costs less, got {self.estimator.ledger!r}"
+                f"estimator.ledger must be None, got {self.estimator.ledger!r}: a ledger adds up "
+                "single runs, and a search costs less than its trials together"
             )
         settings = list(ParameterGrid(self.param_grid))
         if not settings:
@@ -171,36 +268,41 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 )
         return settings
 
-    def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
+    def _validate(self, X: Any, y: Any) -> tuple[Any, Any]:
         numeric = not is_classifier(self.estimator)
         checked: tuple[Any, Any] = validate_data(
-            self, X, y, y_numeric=numeric, ensure_min_samples=4, **self.estimator._accepted
+            self,
+            X,
+            y,
+            y_numeric=numeric,
+            ensure_min_samples=4,
+            **self.estimator._validation_options,
         )
         return checked
 
-    def _best(
+    def _run_trials(
         self,
         X: Any,
         y: Any,
         candidates: list[Any],
         budget: TrialBudget,
         trials: TrialCount,
-        tested: int,
+        expected_tests: int,
         n: int,
     ) -> tuple[Any, int, float]:
-        """Run the trials; return the best, the number of its settings, and its noisy score."""
+        """Run the trials; return the best, the index of its settings, and its noisy score."""
         source = Source(seed_of(self.random_state))
         is_tested = np.zeros(X.shape[0], bool)
-        is_tested[Poisson(tested / n).draw(X.shape[0], source.stream("split", 0))] = True
+        is_tested[Poisson(expected_tests / n).draw(X.shape[0], source.stream("split", 0))] = True
         if int((~is_tested).sum()) < 2:
             raise InvalidValueError(
-                f"X must have more records for test_share = {self.test_share:g}: too few are left "
+                f"X must have more records for test_size = {self.test_size:g}: too few are left "
                 "to train on"
             )
         best: tuple[Any, int, float] = (None, 0, -math.inf)
-        with _shown(bool(self.verbose)), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one per trial would show how many there are
-            for trial in range(drawn_count(trials, source.stream("trials", 0))):
+        with _spinner(bool(self.verbose)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one per trial would reveal their number
+            for trial in range(draw_trial_count(trials, source.stream("trials", 0))):
                 index = int(source.stream("settings", trial).below(len(candidates), 1)[0])
                 seed = int(source.stream("seed", trial).below(2**31, 1)[0])
                 model = clone(candidates[index]).set_params(
@@ -209,74 +311,74 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 model.fit(X[~is_tested], y[~is_tested])
                 if model.plan_ != budget.plans[index]:
                     raise InvalidValueError(
-                        "stepsizes and noise must be the same whenever they are asked for, got a "
-                        "plan that is not the one that was accounted"
+                        "stepsizes and noise must be the same in every call, got a plan that is "
+                        "not the one that was accounted"
                     )
                 scores = np.zeros(0)
                 if is_tested.any():
-                    # A copy: a module may keep what it was given.
+                    # A copy: a module may store its inputs.
                     scores = deepcopy(model)._record_scores(X[is_tested], y[is_tested])
                 stream = source.stream("score", trial)
-                score = noisy_score(scores, budget.score_noise, tested, stream)
+                score = noisy_score(scores, budget.score_noise, expected_tests, stream)
                 if score > best[2]:
                     best = (model, index, score)
         return best
 
-    def _keep(
+    def _store_best(
         self,
-        winner: Any,
+        best: Any,
         settings: dict[str, Any],
         score: float,
         budget: TrialBudget,
         delta: float,
         leaks: Leaks,
     ) -> None:
-        leaks.found += [leak for leak in winner._leaks if leak not in leaks.found]
-        one: PrivacyBound = winner.plan_.bound
+        leaks.descriptions += [leak for leak in best._leaks if leak not in leaks.descriptions]
+        one: PrivacyBound = best.plan_.bound
         bound = PrivacyBound(budget.total, delta, "rdp", one.sampling, one.adjacency)
-        self.privacy_ = winner.privacy_ = leaks.honest(bound)
-        winner._result = replace(winner._result, bound=self.privacy_)
-        winner._leaks = tuple(leaks.found)
-        self.best_estimator_, self.best_params_, self.best_score_ = winner, settings, score
-        if is_classifier(winner):
-            self.classes_ = winner.classes_
+        self.privacy_ = best.privacy_ = leaks.qualify(bound)
+        best._result = replace(best._result, bound=self.privacy_)
+        best._leaks = tuple(leaks.descriptions)
+        self.best_estimator_, self.best_params_, self.best_score_ = best, settings, score
+        if is_classifier(best):
+            self.classes_ = best.classes_
 
     def predict(self, X: Any) -> Any:
-        """Return what the winner predicts."""
-        return self._by_winner("predict", X)
+        """Return the predictions of the best estimator."""
+        return self._call_best("predict", X)
 
     @_if_estimator_has("predict_proba")
     def predict_proba(self, X: Any) -> FloatArray:
-        """Return the winner's probabilities."""
-        return np.asarray(self._by_winner("predict_proba", X))
+        """Return the probability of every class, records × classes."""
+        return np.asarray(self._call_best("predict_proba", X))
 
     @_if_estimator_has("predict_log_proba")
     def predict_log_proba(self, X: Any) -> FloatArray:
-        """Return the winner's logarithms of probabilities."""
-        return np.asarray(self._by_winner("predict_log_proba", X))
+        """Return the logarithms of the probabilities."""
+        return np.asarray(self._call_best("predict_log_proba", X))
 
     @_if_estimator_has("decision_function")
     def decision_function(self, X: Any) -> FloatArray:
-        """Return the winner's scores of classes."""
-        return np.asarray(self._by_winner("decision_function", X))
+        """Return the scores of records."""
+        return np.asarray(self._call_best("decision_function", X))
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the winner's score on data that should be public."""
-        return float(self._by_winner("score", X, y))
+        """Return the score of the best estimator on public data."""
+        return float(self._call_best("score", X, y))
 
     def privacy_statement(self) -> str:
-        """Return what the search claims and what the claim rests on, in paragraphs for people."""
+        """Return the claim of the search and its assumptions as text."""
         check_is_fitted(self, "privacy_")
         return (
             "The best of a random number of trials was released: its model, its settings and its "
-            f"noisy score. Together they are {self.privacy_}, if nobody learns how many trials "
-            "there were.\nOf the winner's own training:\n"
+            f"noisy score. Together they are {self.privacy_}, if the number of trials stays "
+            "secret.\nTraining of the best estimator:\n"
             f"{self.best_estimator_.privacy_statement()}"
         )
 
-    def _by_winner(self, method: str, X: Any, *more: Any) -> Any:
+    def _call_best(self, method: str, X: Any, *more: Any) -> Any:
         check_is_fitted(self, "privacy_")
-        X = validate_data(self, X, reset=False, **self.estimator._accepted)
+        X = validate_data(self, X, reset=False, **self.estimator._validation_options)
         return getattr(self.best_estimator_, method)(X, *more)
 
     def __sklearn_tags__(self) -> Any:
@@ -288,11 +390,11 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
 
 @contextmanager
-def _shown(wanted: bool) -> Iterator[None]:
-    """Show a terminal that something is under way, and not how far: that would show K."""
+def _spinner(wanted: bool) -> Iterator[None]:
+    """Show on a terminal that the search is running, without its progress."""
     console = Console(stderr=True)
     if wanted and console.is_terminal:
-        with console.status("searching; how far is not shown, since it would cost privacy"):
+        with console.status("searching (progress is not shown: the number of trials is secret)"):
             yield
     else:
         yield

@@ -32,7 +32,7 @@ from dither.estimators import (
     PrivateMLPClassifier,
     PrivateSearchCV,
 )
-from dither.estimators.scaling import fitted_statistics
+from dither.estimators.leaks import fitted_statistics
 
 Table = tuple[Any, Any]
 Array = NDArray[Any]
@@ -45,7 +45,7 @@ def cancer() -> Array:
 
 
 STANDARD, ROBUST = "means and variances", "medians and quartiles"
-RANGE, SIZE = "least and largest values", "largest absolute values"
+RANGE, SIZE = "minima and maxima", "maximum absolute values"
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -202,7 +202,7 @@ def test_a_ledger_is_refused_for_scaled_features(digits: Table, tmp_path: Path) 
     model = PrivateLogisticRegression(ledger=tmp_path / "ledger.sqlite", **PUBLIC)
     with (
         pytest.warns(PrivacyLeakWarning),
-        pytest.raises(ValueError, match="ledger must be None for a fit that claims nothing"),
+        pytest.raises(ValueError, match="ledger must be None for a fit that claims no ε"),
     ):
         model.fit(StandardScaler().fit_transform(X), y)
     model.fit(X / 16.0, y)
