@@ -98,8 +98,8 @@ def feature_scaling(
         )
     offset = np.where(has_zero, 0.0, lower / 2.0 + upper / 2.0)
     half_range = np.maximum(upper - offset, offset - lower)
-    factor = length / math.sqrt(max(1, math.prod(shape)))
-    factor = factor / np.where(half_range > 0.0, half_range, 1.0)
+    length_per_feature = length / math.sqrt(max(1, math.prod(shape)))
+    factor = length_per_feature / np.where(half_range > 0.0, half_range, 1.0)
     return FeatureScaling(offset, factor, lower, upper)
 
 
