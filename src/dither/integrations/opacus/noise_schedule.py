@@ -144,7 +144,7 @@ class NoiseSchedule:
         if len(state["spent"]) < self.steps:
             raise InvalidValueError(
                 f"state must not be older than this run of {self.steps} steps, got one of "
-                f"{len(state['paid'])}: what was released stays released"
+                f"{len(state['spent'])}: what was released stays released"
             )
         self._state.load_state_dict(state)
         if self._optimizer is not None:
