@@ -50,7 +50,7 @@ lint: $(DEV) ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 
 docs: $(DEV) ## the documentation site, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+	$(BIN)/python docs/build.py site
 
 package: $(DEV) ## a wheel and an sdist, in dist/
 	$(BIN)/python -m build --no-isolation

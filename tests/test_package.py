@@ -4,14 +4,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
 
 import pytest
-from tests.docs.tables import WAYS, results, row, spread
 
 import dither
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+WAYS = ("dither", "Opacus hooks", "Opacus functorch", "Opacus ghost")
 
 
 def run_python(code: str, folder: Path | None = None) -> str:
@@ -45,6 +47,22 @@ def test_public_names() -> None:
 
 def test_one_version() -> None:
     assert f'version = "{dither.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def results(name: str) -> dict[str, Any]:
+    text = (ROOT / "benchmarks/results" / f"{name}.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)["results"]
+    return found
+
+
+def row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def spread(values: list[float]) -> str:
+    percent = [100 * value for value in values]
+    around = f" ± {stdev(percent):.1f}" if len(percent) > 1 else ""
+    return f"{mean(percent):.1f}{around}"
 
 
 def readme_tables() -> Iterator[str]:

@@ -9,6 +9,12 @@ from textwrap import dedent
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+START = [
+    DOCS / f"start/{name}.md"
+    for name in ("install", "first-model", "own-loop", "table", "budget", "report", "deployment")
+]
+"""The user guide: one Python session from the first page to the last."""
+
 OTHERS = [ROOT / "experiments/README.md", ROOT / "CONTRIBUTING.md"]
 
 PEERS = ('title="Opacus"', 'title="diffprivlib"')

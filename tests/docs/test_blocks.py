@@ -8,9 +8,19 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import DOCS, OTHERS, OUTPUT, PAGES, PEER_PAGES, blocks_of, name_of, python_of
+from tests.docs.pages import (
+    DOCS,
+    OTHERS,
+    OUTPUT,
+    PAGES,
+    PEER_PAGES,
+    START,
+    blocks_of,
+    name_of,
+    python_of,
+)
 
-RUNNING = [page for page in [*PAGES, *OTHERS] if python_of(page)]
+RUNNING = [page for page in [*PAGES, *OTHERS] if python_of(page) and page not in START]
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
@@ -18,7 +28,21 @@ def test_the_blocks_of_a_page_run_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    run(page, {"__name__": "__page__"})
+
+
+def test_the_user_guide_runs_in_one_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {*START} == {*(DOCS / "start").glob("*.md")}
     namespace: dict[str, object] = {"__name__": "__page__"}
+    for page in START:
+        run(page, namespace)
+
+
+def run(page: Path, namespace: dict[str, object]) -> None:
+    """Run the blocks of a page in order, and compare what they print with the page."""
     for block, expected in python_of(page):
         # Errors name the line of the page.
         code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")

@@ -1,9 +1,12 @@
 """The site builds in strict mode, loads nothing from elsewhere, and has every page."""
 
-import os
+import json
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -18,15 +21,12 @@ LOADING = {"img": "src", "script": "src", "iframe": "src", "source": "src", "vid
 LOADED_LINKS = {"stylesheet", "icon", "preload", "preconnect", "dns-prefetch", "manifest"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("site")
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", place],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
-    assert built.returncode == 0, built.stderr
+    command = [sys.executable, str(ROOT / "docs/build.py"), str(place)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
     return place
 
 
@@ -50,6 +50,7 @@ class Loads(HTMLParser):
             self.linked.append(given["href"])
 
 
+@cache
 def read(page: Path) -> Loads:
     found = Loads()
     found.feed(page.read_text(encoding="utf-8"))
@@ -90,7 +91,7 @@ def test_every_link_inside_the_site_resolves(site: Path) -> None:
     pages = {page.resolve(): read(page) for page in site.rglob("*.html") if page.name != "404.html"}
     followed = 0
     for page, found in pages.items():
-        for address in [*found.linked, *found.loaded]:
+        for address in {*found.linked, *found.loaded}:
             parts = urlsplit(address)
             if is_elsewhere(address) or parts.scheme == "data":
                 continue
@@ -102,7 +103,39 @@ def test_every_link_inside_the_site_resolves(site: Path) -> None:
     assert followed > 1_000
 
 
-def test_every_picture_is_described(site: Path) -> None:
+def navigation() -> Iterator[str]:
+    settings = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))
+    places: list[object] = [settings["project"]["nav"]]
+    while places:
+        place = places.pop()
+        if isinstance(place, str):
+            yield place
+        elif isinstance(place, list):
+            places.extend(place)
+        elif isinstance(place, dict):
+            places.extend(place.values())
+
+
+def test_every_page_is_in_the_navigation(site: Path) -> None:
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert pages <= {*navigation()}
+    for page in navigation():
+        assert (site / page).with_suffix(".html").is_file(), page
+
+
+def test_every_page_is_searched(site: Path) -> None:
+    items = json.loads((site / "search.json").read_text(encoding="utf-8"))["items"]
+    assert len(items) > 300
+    found = {item["location"].partition("#")[0] for item in items}
+    assert {str(Path(page).with_suffix(".html")) for page in navigation()} <= found
+
+
+def test_examples_in_docstrings_are_code(site: Path) -> None:
+    text = (site / "reference/accounting.html").read_text(encoding="utf-8")
+    assert "language-pycon" in text
+
+
+def test_every_picture_is_described() -> None:
     for page in DOCS.rglob("*.md"):
         assert "![](" not in page.read_text(encoding="utf-8"), page
 
@@ -115,13 +148,13 @@ def test_there_is_a_dark_palette_and_a_light_one(site: Path) -> None:
 
 def test_public_names_are_in_the_reference(site: Path) -> None:
     anchors = set().union(*(read(page).names for page in (site / "reference").glob("*.html")))
-    rooms = [name for name in dither.__all__ if name.islower() and name not in dither._HOMES]
+    packages = [name for name in dither.__all__ if name.islower() and name not in dither._HOMES]
     checked = 0
-    for room in rooms:
-        text = (DOCS / f"reference/{room}.md").read_text(encoding="utf-8")
-        for name in import_module(f"dither.{room}").__all__:
-            # A function may be in a file of its own name; constants are told of in words.
-            places = {f"dither.{room}.{name}", f"dither.{room}.{name}.{name}"}
-            assert places & anchors or f"`{name}`" in text, f"dither.{room}.{name}"
+    for package in packages:
+        text = (DOCS / f"reference/{package}.md").read_text(encoding="utf-8")
+        for name in import_module(f"dither.{package}").__all__:
+            # A function may be in a file of its own name; constants are described in a sentence.
+            places = {f"dither.{package}.{name}", f"dither.{package}.{name}.{name}"}
+            assert places & anchors or f"`{name}`" in text, f"dither.{package}.{name}"
             checked += 1
     assert checked > 100
