@@ -12,14 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dither.accounting as accounting
-from dither.accounting.filter import (
-    ODOMETER_ORDERS,
-    BudgetExceededError,
-    Filter,
-    Odometer,
-    order_for,
-)
+from dither.accounting import BudgetExceededError, Filter, Odometer, order_for
 from dither.accounting.gaussian import gaussian_epsilon
+from dither.accounting.odometer import ODOMETER_ORDERS
 from dither.types import FloatArray
 
 CHARGE = Filter.charge

@@ -128,7 +128,7 @@ def test_the_orders_of_a_cap_are_fixed_before_anything_is_spent(tmp_path: Path) 
     run_all(late, plan())
     late.cap(2.0, 1e-5)
     assert late.limit is not None
-    assert late.limit.orders == accounting.filter.ODOMETER_ORDERS
+    assert late.limit.orders == accounting.odometer.ODOMETER_ORDERS
 
 
 def test_a_filter_never_admits_more_than_its_cap(tmp_path: Path) -> None:

@@ -17,21 +17,23 @@ the full batch and has a closed form. Shuffled batches are refused: no accountan
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import validate
 from dither.accounting import estimates, pld
-from dither.accounting.bracket import Bracket
-from dither.accounting.filter import BudgetExceededError, Filter, Odometer, order_for
+from dither.accounting.filter import BudgetExceededError, Filter, order_for
 from dither.accounting.gaussian import (
     ROUNDING,
+    Bracket,
     gaussian_delta,
     gaussian_epsilon,
     single_step_delta,
     single_step_epsilon,
 )
+from dither.accounting.odometer import Odometer
 from dither.accounting.rdp import (
     ORDERS,
     RenyiAccountant,
@@ -49,6 +51,7 @@ __all__ = [
     "Filter",
     "Odometer",
     "RenyiAccountant",
+    "costs",
     "delta",
     "epsilon",
     "order_for",
@@ -93,7 +96,7 @@ def epsilon(
         >>> print(f"{bound.lower:.2f} to {bound.epsilon:.2f}")
         1.51 to 1.52
     """
-    z, q, accountant = _checked(noise_multipliers, sample_rate, sampling, accountant, tolerance)
+    z, q, accountant = _check(noise_multipliers, sample_rate, sampling, accountant, tolerance)
     delta = validate.probability(delta=delta)
     proven, lower = True, None
     if accountant == "pld":
@@ -132,7 +135,7 @@ def delta(
         >>> print(f"{bound.delta:.1e}")
         7.9e-08
     """
-    z, q, accountant = _checked(noise_multipliers, sample_rate, sampling, accountant, tolerance)
+    z, q, accountant = _check(noise_multipliers, sample_rate, sampling, accountant, tolerance)
     epsilon = validate.nonnegative(epsilon=epsilon)
     validate.choice(("pld", "rdp", "gdp"), accountant=accountant)
     proven = True
@@ -147,7 +150,38 @@ def delta(
     return _bound(epsilon, value, None, accountant, sampling, q, proven=proven)
 
 
-def _checked(
+def costs(
+    noise_multipliers: ArrayLike,
+    *,
+    sample_rate: float,
+    delta: float,
+    sampling: str = "poisson",
+    known: Mapping[str, PrivacyBound] | None = None,
+) -> dict[str, PrivacyBound]:
+    """Return ε of the same steps by every accountant, for comparison.
+
+    Args:
+        noise_multipliers: as in `epsilon`.
+        sample_rate: q, one number.
+        delta: δ, in (0, 1).
+        sampling: "poisson" or "fixed".
+        known: bounds that need not be computed again, by accountant.
+
+    Example:
+        >>> bounds = costs([1.0] * 100, sample_rate=0.01, delta=1e-5)
+        >>> [name for name, bound in bounds.items() if bound.is_upper_bound]
+        ['pld', 'rdp']
+    """
+    z, q, bounds = noise_multipliers, sample_rate, known or {}
+    return {
+        name: bounds[name]
+        if name in bounds
+        else epsilon(z, sample_rate=q, delta=delta, sampling=sampling, accountant=name)
+        for name in ACCOUNTANTS
+    }
+
+
+def _check(
     noise_multipliers: ArrayLike,
     sample_rate: ArrayLike,
     sampling: str,

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from scipy.special import ndtr
 
 from dither import theory
 from dither.accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -20,6 +19,8 @@ def central_limit_mu(z: FloatArray, sample_rate: float, sampling: str) -> float:
     if sample_rate == 1.0:
         return (2.0 if sampling == "fixed" else 1.0) * math.sqrt(math.fsum(z**-2.0))
     if sampling == "fixed":
+        from scipy.special import ndtr
+
         mu = np.minimum(2.0 / z, 25.0)
         each = 2.0 * (np.exp(mu**2) * ndtr(1.5 * mu) + 3.0 * ndtr(-0.5 * mu) - 2.0)
     else:

@@ -16,8 +16,8 @@ orders a_1 … a_k and δ_1 + … + δ_k = δ beforehand.
 
 - *Filter.* If S_N(a_i) + c(a_i, δ_i) ≤ ε for at least one i, whichever it turns out to be, the left
   side of (1) is at most Σ_i δ_i·M_N(a_i), and its expectation at most Σ_i δ_i = δ. So a run that
-  goes on only while one order has room is (ε, δ)-differentially private as a whole. With k = 1 it
-  is the Rényi filter of Feldman and Zrnic; several orders cost log(k)/(a−1) in ε.
+  continues only while one order has budget left is (ε, δ)-differentially private as a whole. With
+  k = 1 it is the Rényi filter of Feldman and Zrnic; several orders cost log(k)/(a−1) in ε.
 - *Odometer.* The same sum bounds (1) for ε_N = min_i S_N(a_i) + c(a_i, δ_i): at every stopping time
   P(O) ≤ E_Q[e^(ε_N); O] + δ for every set O of outcomes. By Ville's inequality, moreover, with
   probability 1 − δ no L_t ever passes min_i S_t(a_i) + log(1/δ_i)/(a_i−1), at all t together.
@@ -35,25 +35,21 @@ from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq, minimize_scalar
 
 from dither import validate
 from dither.accounting.pld import KINDS, least_noise, sensitivity
-from dither.accounting.rdp import step_divergence
+from dither.accounting.rdp import conversion, step_divergence
 from dither.types import FloatArray, PrivacyBound
 
-#: Each twice as far from 1 as the one before; in most runs ε is 10 to 20 % above a fixed time's.
-ODOMETER_ORDERS: tuple[float, ...] = (1.5, 2.0, 3.0, 5.0, 9.0, 17.0, 33.0, 65.0, 129.0, 257.0)
 LARGEST_ORDER = 1e5
-_ROUNDING = 1e-10  # of a step's cost, far above the error of its quadrature
 
 
 class BudgetExceededError(RuntimeError):
-    """A step was refused, and nothing was counted: with it, the run would pass its budget."""
+    """A step was refused, and nothing was counted: it would have exceeded the run's budget."""
 
 
-class _Sums(ABC):
-    """The steps' Rényi divergences, added up at each order."""
+class RenyiSums(ABC):
+    """The steps' Rényi divergences, added up at each order; the settings are read-only."""
 
     def __init__(self, delta: float, orders: tuple[float, ...], sampling: str) -> None:
         self._delta = delta
@@ -67,14 +63,14 @@ class _Sums(ABC):
         return self._delta
 
     @property
-    def sampling(self) -> str:
-        """How every step draws its batch."""
-        return self._sampling
-
-    @property
     def orders(self) -> tuple[float, ...]:
         """The Rényi orders."""
         return self._orders
+
+    @property
+    def sampling(self) -> str:
+        """How every step draws its batch."""
+        return self._sampling
 
     @property
     def spent(self) -> tuple[float, ...]:
@@ -85,19 +81,27 @@ class _Sums(ABC):
     def charge(self, noise_multiplier: float, sample_rate: float) -> None:
         """Count one step."""
 
-    def _checked(self, noise_multiplier: float, sample_rate: float) -> tuple[float, float]:
-        z = _checked_noise(noise_multiplier, self._sampling)
+    def _check_step(self, noise_multiplier: float, sample_rate: float) -> tuple[float, float]:
+        z, least = validate.positive(noise_multiplier=noise_multiplier), least_noise(self.sampling)
+        if z < least:
+            raise validate.InvalidValueError(
+                f"noise_multiplier must be at least {least}, got {noise_multiplier!r}"
+            )
         return z, validate.rate(sample_rate=sample_rate)
 
-    def _with(self, z: float, q: float, k: int) -> FloatArray:
+    def _after(self, z: float, q: float, k: int) -> FloatArray:
         """Return what would be spent after k such steps, no less than k charges add up to."""
-        added = k * np.array(_costs(z, q, self._orders, self._sampling))
+        added = k * np.array(_costs(z, q, self.orders, self.sampling))
         total: FloatArray = (self._spent + added) * (1.0 + (k - 1) * 2e-15)
         return np.nextafter(total, np.inf)
 
+    def _bound(self, epsilon: float, accountant: str) -> PrivacyBound:
+        adjacency = "replace-one" if self._sampling == "fixed" else "add-remove"
+        return PrivacyBound(epsilon, self._delta, accountant, self._sampling, adjacency)
+
 
 @final
-class Filter(_Sums):
+class Filter(RenyiSums):
     """A Rényi filter: whatever steps it admits, all releases together keep to (ε, δ).
 
     Guarantees: if every step is charged first and run only when admitted, all releases of the run
@@ -111,7 +115,7 @@ class Filter(_Sums):
         delta: δ, in (0, 1); k orders get δ/k each.
         orders: the Rényi orders, above 1. None is the one order that affords the most steps whose
             noise is large; `order_for` finds the best for a number of steps that is planned. A step
-            is admitted while at least one order has room for it.
+            is admitted while it fits the budget of at least one order.
         sampling: "poisson" or "fixed", the same in every step.
 
     Raises:
@@ -143,14 +147,14 @@ class Filter(_Sums):
         self._epsilon = validate.positive(epsilon=epsilon)
         delta = validate.probability(delta=delta)
         if orders is None:
-            orders = [_default_order(self._epsilon, delta)]
-        chosen = _checked_orders(orders)
+            orders = [_default_order(self.epsilon, delta)]
+        chosen = check_orders(orders)
         super().__init__(delta, chosen, validate.choice(KINDS, sampling=sampling))
-        self._budgets = _budgets(self._epsilon, delta / len(chosen), np.array(chosen))
+        self._budgets = _budgets(self.epsilon, delta / len(chosen), np.array(chosen))
         for index, rho in enumerate(self._budgets):
             if rho <= 0.0:
                 raise validate.InvalidValueError(
-                    f"orders[{index}] must leave a budget at ε = {self._epsilon:g} and a δ of "
+                    f"orders[{index}] must leave a budget at ε = {self.epsilon:g} and a δ of "
                     f"{delta / len(chosen):g} an order, got {chosen[index]:g}"
                 )
 
@@ -172,7 +176,7 @@ class Filter(_Sums):
     @property
     def bound(self) -> PrivacyBound:
         """The claim: ε and δ of the whole run, whatever is still charged."""
-        return _bound(self._epsilon, self._delta, "filter", self._sampling)
+        return self._bound(self._epsilon, "filter")
 
     def charge(self, noise_multiplier: float, sample_rate: float) -> None:
         """Count one step, which may be run once this has returned.
@@ -182,29 +186,29 @@ class Filter(_Sums):
             sample_rate: q of the step, in (0, 1], chosen likewise.
 
         Raises:
-            BudgetExceededError: no order has room for the step; nothing was counted.
+            BudgetExceededError: the step fits the budget of no order; nothing was counted.
             ValueError: an argument is outside its range; nothing was counted.
         """
-        z, q = self._checked(noise_multiplier, sample_rate)
-        after = self._with(z, q, 1)
+        z, q = self._check_step(noise_multiplier, sample_rate)
+        after = self._after(z, q, 1)
         if not self._fits(after):
             least = self.affordable(q) * (1.0 + 1e-5)
             way_out = f"the least that fits is {least:.6g}" if least < math.inf else "none is left"
             raise BudgetExceededError(
                 f"a step with noise_multiplier {z:g} at sample_rate {q:g} would pass the budget "
-                f"ε = {self._epsilon:g}, δ = {self._delta:g}: {way_out}"
+                f"ε = {self.epsilon:g}, δ = {self.delta:g}: {way_out}"
             )
         self._spent = after
 
     def admits(self, noise_multiplier: float, sample_rate: float) -> bool:
         """Return whether `charge` would count such a step, without counting it."""
-        z, q = self._checked(noise_multiplier, sample_rate)
-        return self._fits(self._with(z, q, 1))
+        z, q = self._check_step(noise_multiplier, sample_rate)
+        return self._fits(self._after(z, q, 1))
 
     def cost(self, noise_multiplier: float, sample_rate: float) -> tuple[float, ...]:
         """Return what a step would add to `spent`."""
-        z, q = self._checked(noise_multiplier, sample_rate)
-        return _costs(z, q, self._orders, self._sampling)
+        z, q = self._check_step(noise_multiplier, sample_rate)
+        return _costs(z, q, self.orders, self.sampling)
 
     def affordable(self, sample_rate: float, *, steps: int = 1) -> float:
         """Return the smallest noise multiplier that ``steps`` more steps can have.
@@ -218,10 +222,10 @@ class Filter(_Sums):
             is admitted. math.inf when nothing is left.
         """
         q, k = validate.rate(sample_rate=sample_rate), validate.step_count(steps=steps)
-        z = min(self._least_noise(index, q, k) for index in range(len(self._orders)))
+        z = min(self._least_noise(index, q, k) for index in range(len(self.orders)))
         nudge = 1e-13
         while z <= validate.LARGEST and nudge < 1.0:
-            if self._fits(self._with(z, q, k)):
+            if self._fits(self._after(z, q, k)):
                 return z
             z *= 1.0 + nudge
             nudge *= 2.0
@@ -236,91 +240,23 @@ class Filter(_Sums):
         With b = a·μ²/2, a step's divergence is at most b, and at least b less
         (a·log(1/q) + log 2)/(a−1), since w ≥ q·e^y with y > 0 for half of the tilted law or more.
         """
-        a = self._orders[index]
+        from scipy.optimize import brentq
+
+        a = self.orders[index]
         left = float(self._budgets[index] - self._spent[index]) / k
         if left <= 0.0:
             return math.inf
         saved = (math.log(2.0) - a * math.log(q)) / (a - 1.0)
-        reach = sensitivity(self._sampling) * math.sqrt(0.5 * a)
+        reach = sensitivity(self.sampling) * math.sqrt(0.5 * a)
         low, high = 0.999 * reach / math.sqrt(left + saved), 1.001 * reach / math.sqrt(left)
 
         def excess(log_z: float) -> float:
-            return math.log(_cost(math.exp(log_z), q, a, self._sampling) / left)
+            return math.log(step_divergence(math.exp(log_z), q, a, self.sampling) / left)
 
-        low = max(low, least_noise(self._sampling))
+        low = max(low, least_noise(self.sampling))
         if high <= low or excess(math.log(low)) <= 0.0:
             return low
         return math.exp(brentq(excess, math.log(low), math.log(high), xtol=1e-13, rtol=1e-13))
-
-
-@final
-class Odometer(_Sums):
-    """ε of an adaptive run at whatever time it stops; it refuses nothing, and pays for that.
-
-    Guarantees: at every stopping time N, also one that depends on the releases, the releases up to
-    N satisfy P(O) ≤ E_Q[e^(ε_N); O] + δ for all neighbouring datasets and sets O of outcomes, ε_N =
-    `epsilon` at that time: so a run that always stops with ε_N ≤ e is (e, δ)-differentially
-    private. Theorem: the sum over orders of the supermartingales of Feldman and Zrnic's fully
-    adaptive composition; proof and conditions in `dither.accounting.filter`. A run whose budget
-    is known beforehand is better served by a `Filter`.
-
-    Args:
-        delta: δ, in (0, 1); k orders get δ/k each.
-        orders: the Rényi orders, above 1; None is `ODOMETER_ORDERS`.
-        sampling: "poisson" or "fixed", the same in every step.
-
-    Example:
-        >>> odometer = Odometer(1e-5)
-        >>> for _ in range(1000):
-        ...     odometer.charge(1.1, 0.01)
-        >>> round(odometer.epsilon(), 2), round(odometer.loss_bound(), 2)
-        (2.01, 2.41)
-
-    Reference:
-        Rogers, Roth, Ullman and Vadhan, Privacy odometers and filters, NeurIPS 2016; Whitehouse,
-        Ramdas, Rogers and Wu, Fully adaptive composition in differential privacy, ICML 2023.
-    """
-
-    def __init__(
-        self, delta: float, *, orders: ArrayLike | None = None, sampling: str = "poisson"
-    ) -> None:
-        chosen = ODOMETER_ORDERS if orders is None else _checked_orders(orders)
-        sampling = validate.choice(KINDS, sampling=sampling)
-        super().__init__(validate.probability(delta=delta), chosen, sampling)
-
-    def charge(self, noise_multiplier: float, sample_rate: float) -> None:
-        """Count one step, before its release is seen.
-
-        Args:
-            noise_multiplier: z of the step, chosen from earlier releases only.
-            sample_rate: q of the step, in (0, 1], chosen likewise.
-        """
-        z, q = self._checked(noise_multiplier, sample_rate)
-        self._spent = self._with(z, q, 1)
-
-    def epsilon(self) -> float:
-        """Return ε of the releases so far: 0 before the first, and it never falls."""
-        a, delta = np.array(self._orders), self._delta / len(self._orders)
-        return self._least(_room(a, delta))
-
-    def loss_bound(self) -> float:
-        """Return what the privacy loss has not passed yet, with probability 1 − δ over all times.
-
-        This is what the literature calls an odometer: P(L_t ≤ U_t for all t) ≥ 1 − δ, t running
-        over all charges, U_t = `loss_bound` after each. It is above `epsilon`, which holds at any
-        one stopping time.
-        """
-        a, delta = np.array(self._orders), self._delta / len(self._orders)
-        return self._least(-math.log(delta) / (a - 1.0) * (1.0 + 1e-14))
-
-    def bound(self) -> PrivacyBound:
-        """Return `epsilon` with what it takes to know what it means."""
-        return _bound(self.epsilon(), self._delta, "odometer", self._sampling)
-
-    def _least(self, room: FloatArray) -> float:
-        if not self._spent.any():
-            return 0.0
-        return max(0.0, float(np.nextafter(self._spent + room, np.inf).min()))
 
 
 def order_for(
@@ -346,6 +282,8 @@ def order_for(
         0.86
         0.70
     """
+    from scipy.optimize import minimize_scalar
+
     default = Filter(epsilon, delta, sampling=sampling)
 
     def noise(log_below: float) -> float:
@@ -362,16 +300,9 @@ def order_for(
     return 1.0 + math.exp(best)
 
 
-def _room(orders: FloatArray, delta: float) -> FloatArray:
-    """Return c(a, δ), what the conversion adds to a divergence, rounded up."""
-    gain, price = np.log1p(-1.0 / orders), (math.log(delta) + np.log(orders)) / (orders - 1.0)
-    size = (np.abs(gain) + (abs(math.log(delta)) + np.log(orders)) / (orders - 1.0)) * 1e-14
-    return np.asarray(gain - price + size)
-
-
 def _budgets(epsilon: float, delta: float, orders: FloatArray) -> FloatArray:
     """Return the largest divergence that keeps to ε and δ by each order alone, rounded down."""
-    return np.asarray(epsilon * (1.0 - 1e-15) - _room(orders, delta))
+    return np.asarray(epsilon * (1.0 - 1e-15) - conversion(orders, delta))
 
 
 @lru_cache(maxsize=256)
@@ -381,14 +312,15 @@ def _default_order(epsilon: float, delta: float) -> float:
     worth = _budgets(epsilon, delta, orders) / orders
     best = int(np.argmax(worth))
     if worth[best] <= 0.0:
-        least = float(_room(orders, delta).min())
+        least = float(conversion(orders, delta).min())
         raise validate.InvalidValueError(
             f"epsilon must be above {least:.3g} at delta = {delta:g}, got {epsilon:g}"
         )
     return float(orders[best])
 
 
-def _checked_orders(orders: ArrayLike) -> tuple[float, ...]:
+def check_orders(orders: ArrayLike) -> tuple[float, ...]:
+    """Return Rényi orders if they are distinct and in range."""
     values = validate.positives(orders=orders)
     for index, a in enumerate(values):
         if not 1.0 + 1e-6 <= a <= LARGEST_ORDER:
@@ -400,34 +332,6 @@ def _checked_orders(orders: ArrayLike) -> tuple[float, ...]:
     return tuple(values.tolist())
 
 
-def _checked_noise(noise_multiplier: float, sampling: str) -> float:
-    z, least = validate.positive(noise_multiplier=noise_multiplier), least_noise(sampling)
-    if z < least:
-        raise validate.InvalidValueError(
-            f"noise_multiplier must be at least {least}, got {noise_multiplier!r}"
-        )
-    return z
-
-
-def _bound(epsilon: float, delta: float, accountant: str, sampling: str) -> PrivacyBound:
-    adjacency = "replace-one" if sampling == "fixed" else "add-remove"
-    return PrivacyBound(
-        epsilon=epsilon, delta=delta, accountant=accountant, sampling=sampling, adjacency=adjacency
-    )
-
-
 @lru_cache(maxsize=4096)
 def _costs(z: float, q: float, orders: tuple[float, ...], sampling: str) -> tuple[float, ...]:
-    return tuple(_cost(z, q, a, sampling) for a in orders)
-
-
-def _cost(z: float, q: float, order: float, sampling: str) -> float:
-    """Return a step's divergence, the larger of both directions, rounded up.
-
-    It is never above the full batch's a·μ²/2.
-    """
-    mu = sensitivity(sampling) / z
-    divergence = 0.5 * order * mu * mu
-    if q < 1.0:
-        divergence = min(divergence, step_divergence(mu, q, order, sampling))
-    return divergence * (1.0 + _ROUNDING)
+    return tuple(step_divergence(z, q, a, sampling) for a in orders)

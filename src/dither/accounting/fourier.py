@@ -9,7 +9,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft
 
 from dither.types import FloatArray
 
@@ -76,11 +75,15 @@ def _turn(phase: FloatArray) -> np.ndarray:
 
 def _grid(number: int) -> tuple[int, float]:
     """Return the number of cells M and the Gaussian's τ in e^(−x²/4τ), with τ·M·(M − 2N) = 36."""
+    from scipy import fft
+
     cells = int(fft.next_fast_len(_FINE * number, real=True))
     return cells, 36.0 / (float(cells) * (cells - 2.0 * number))
 
 
 def _by_grid(weight: FloatArray, loss: FloatArray, spacing: float, number: int) -> np.ndarray:
+    from scipy import fft
+
     cells, tau = _grid(number)
     cell = 2.0 * math.pi / cells
     grid = np.zeros(cells)

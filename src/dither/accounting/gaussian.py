@@ -6,15 +6,21 @@ T full-batch steps are one Gaussian mechanism with μ = √(Σ 1/z_t²) clip nor
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erfcx, ndtr
-
-from dither.accounting.bracket import Bracket
 
 #: The formulas below are good to about 1e-12 relative.
 ROUNDING = 1e-11
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """A certified upper and lower bound on the same quantity."""
+
+    upper: float
+    lower: float
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -23,6 +29,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     >>> round(gaussian_delta(1.0, 1.0), 6)
     0.126937
     """
+    from scipy.special import erfcx, ndtr
+
     a, b = 0.5 * mu - epsilon / mu, -0.5 * mu - epsilon / mu
     root = math.sqrt(0.5)
     if mu < 0.2 and a < 1.0:

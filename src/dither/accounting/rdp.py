@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import validate
-from dither.accounting.pld import KINDS, sampled
+from dither.accounting.pld import KINDS, sampled, sensitivity
 from dither.accounting.transform import log_moments
 from dither.types import FloatArray
 
@@ -20,6 +20,7 @@ from dither.types import FloatArray
 ORDERS: FloatArray = np.unique(
     np.concatenate([1.0 + np.geomspace(0.02, 4000.0, 100), np.arange(2.0, 33.0)])
 )
+_ROUNDING = 1e-10  # of one step's divergence, far above the error of its quadrature
 
 
 def renyi_divergences(
@@ -43,14 +44,14 @@ def renyi_divergences(
     """
     z = validate.positives(noise_multipliers=noise_multipliers)
     q = validate.rates(z.size, sample_rate=sample_rate)
-    at = _checked_orders(orders)
+    at = _check_orders(orders)
     validate.choice(KINDS, sampling=sampling)
     steps = sampled(z, q, sampling, 0.005)
     kind = KINDS[sampling][0]
     return np.array([steps.log_moment(a - 1.0, kind) / (a - 1.0) for a in at])
 
 
-def _checked_orders(orders: ArrayLike) -> FloatArray:
+def _check_orders(orders: ArrayLike) -> FloatArray:
     at = validate.positives(orders=orders)
     if at.min() <= 1.0:
         raise validate.InvalidValueError(f"orders must be above 1, got {at.min():g}")
@@ -59,9 +60,7 @@ def _checked_orders(orders: ArrayLike) -> FloatArray:
 
 def renyi_epsilon(divergences: FloatArray, orders: FloatArray, delta: float) -> float:
     """Return the smallest ε that RDP at these orders gives for δ."""
-    below = orders - 1.0
-    room = np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / below
-    found = float(np.min(divergences + room))
+    found = float(np.min(divergences + conversion(orders, delta)))
     return math.inf if math.isnan(found) else max(0.0, found)
 
 
@@ -74,7 +73,7 @@ def renyi_delta(divergences: FloatArray, orders: FloatArray, epsilon: float) -> 
 
 
 class RenyiAccountant:
-    """A running sum: one more step costs one number an order.
+    """A running sum of Rényi divergences: one more step adds one number per order.
 
     Example:
         >>> accountant = RenyiAccountant()
@@ -85,13 +84,13 @@ class RenyiAccountant:
     """
 
     def __init__(self, *, orders: ArrayLike = ORDERS, sampling: str = "poisson") -> None:
-        self.orders = _checked_orders(orders)
+        self.orders = _check_orders(orders)
         self.sampling = validate.choice(KINDS, sampling=sampling)
         self.divergences = np.zeros(self.orders.size)
         self._known: dict[tuple[float, float], FloatArray] = {}
 
     def step(self, noise_multiplier: float, *, sample_rate: float) -> None:
-        """Count one step; a noise multiplier that was seen before costs an addition."""
+        """Count one step; for a noise multiplier seen before that is one addition."""
         key = (
             validate.positive(noise_multiplier=noise_multiplier),
             validate.rate(sample_rate=sample_rate),
@@ -109,9 +108,24 @@ class RenyiAccountant:
         return renyi_epsilon(self.divergences, self.orders, validate.probability(delta=delta))
 
 
-def step_divergence(mu: float, sample_rate: float, order: float, sampling: str) -> float:
-    """Return the RDP of one step at one order, the larger of both directions."""
-    moments = (
-        log_moments(np.array([mu]), sample_rate, order - 1.0, kind)[0] for kind in KINDS[sampling]
-    )
-    return float(max(moments)) / (order - 1.0)
+def conversion(orders: FloatArray, delta: float) -> FloatArray:
+    """Return c(a, δ) = log((a−1)/a) − log(a·δ)/(a−1), what a divergence lacks to ε; rounded up."""
+    gain, loss = np.log1p(-1.0 / orders), (math.log(delta) + np.log(orders)) / (orders - 1.0)
+    size = (np.abs(gain) + (abs(math.log(delta)) + np.log(orders)) / (orders - 1.0)) * 1e-14
+    return np.asarray(gain - loss + size)
+
+
+def step_divergence(z: float, sample_rate: float, order: float, sampling: str) -> float:
+    """Return the RDP of one step at one order, the larger of both directions, rounded up.
+
+    It is never above the full batch's a·μ²/2.
+    """
+    mu = sensitivity(sampling) / z
+    divergence = 0.5 * order * mu * mu
+    if sample_rate < 1.0:
+        moments = [
+            float(log_moments(np.array([mu]), sample_rate, order - 1.0, kind)[0])
+            for kind in KINDS[sampling]
+        ]
+        divergence = min(divergence, max(moments) / (order - 1.0))
+    return divergence * (1.0 + _ROUNDING)

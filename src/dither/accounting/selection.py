@@ -17,7 +17,6 @@ from itertools import count
 from typing import final
 
 import numpy as np
-from scipy.optimize import brentq
 
 from dither import validate
 from dither.types import FloatArray
@@ -62,6 +61,8 @@ class TrialCount:
             return 1.0
         if self.shape == 1.0:
             return 1.0 / self.mean
+        from scipy.optimize import brentq
+
         found = brentq(lambda x: _log_mean(x, self.shape) - math.log(self.mean), -60.0, 36.0)
         return 1.0 / (1.0 + math.exp(-float(found)))
 

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.special import erf, erfc
 
 from dither.accounting.fourier import Sums, fourier_excess
 from dither.types import FloatArray
@@ -132,6 +131,8 @@ def _tilted(
     Similar μ share the nodes that the largest needs. An atom at loss 0 is left out: it changes no
     excess, and the masses add up to less than 1.
     """
+    from scipy.special import erf
+
     top = float(mus.max())
     if kind == "fixed":
         t, rule = _panels(float(mus.min()), top, q, theta, omega)
@@ -332,6 +333,8 @@ def _poisson_log_moments(mus: FloatArray, q: float, theta: float, kind: Kind) ->
 
 
 def _fixed_log_moments(mus: FloatArray, q: float, theta: float) -> FloatArray:
+    from scipy.special import erf
+
     t, weight = _panels(float(mus.min()), float(mus.max()), q, theta, 0.0)
     x, y = t + 0.5 * mus[:, None], mus[:, None] * t
     loss = _log_w(y, q)
@@ -376,5 +379,7 @@ def _bernoulli_excess(y: FloatArray, log_weight: FloatArray, q: float, kappa: fl
 
 def distance_between(mu: FloatArray, other: FloatArray) -> FloatArray:
     """Return D(μ) − D(μ′), D = 2Φ(μ/2) − 1, from whichever end of D does not cancel."""
+    from scipy.special import erf, erfc
+
     a, b = mu / math.sqrt(8.0), other / math.sqrt(8.0)
     return np.where(np.minimum(a, b) > 0.5, erfc(b) - erfc(a), erf(a) - erf(b))

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from dither import accounting, validate
-from dither.accounting.prices import prices
 from dither.cli.options import number
 from dither.planning import Plan
 from dither.types import rounded
@@ -40,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Read or build the steps, account, print."""
     z, q, delta, sampling = _steps(arguments)
     found: dict[str, dict[str, Any]] = {}
-    for name, bound in prices(z, sample_rate=q, delta=delta, sampling=sampling).items():
+    for name, bound in accounting.costs(z, sample_rate=q, delta=delta, sampling=sampling).items():
         finite = math.isfinite(bound.epsilon)
         found[name] = {
             "epsilon": bound.epsilon if finite else None,

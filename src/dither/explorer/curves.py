@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dither import validate
-from dither.accounting.pld import TooFineError
+from dither.accounting.curve import TooFineError
 from dither.explorer.preview import previews
 from dither.explorer.settings import Settings, field_of
 from dither.planning import Plan

@@ -15,6 +15,7 @@ import numpy as np
 
 from dither.accounting import pld
 from dither.accounting.calibration import central_limit_log_scale
+from dither.accounting.curve import Curve
 from dither.accounting.steps import Sampled, Steps
 from dither.accounting.transform import distance_between, transforms
 from dither.noise import Optimal
@@ -159,7 +160,7 @@ def _frequencies(runs: list[Sampled], budget: Budget) -> tuple[float, float, flo
     """
     found = []
     for run in runs:
-        curve = pld.Curve(run, pld.KINDS[budget.sampling][0], smoothing=_SMOOTHING)
+        curve = Curve(run, pld.KINDS[budget.sampling][0], smoothing=_SMOOTHING)
         epsilon, theta = curve.chernoff(budget.delta)
         tilt, period = curve.tilt_and_period(epsilon, math.log(budget.delta) - 4.0, theta)
         found.append((tilt, 2.0 * math.pi / period, theta * max(epsilon / budget.epsilon, 1.0)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 
 from dither import validate
-from dither.accounting.filter import ODOMETER_ORDERS
+from dither.accounting.odometer import ODOMETER_ORDERS
 from dither.ledger.account import Account
 from dither.ledger.entries import CapEntry, Entry, RunEntry, now, to_text
 from dither.ledger.state import LedgerState, RunState, orders_for

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from dither import accounting, validate
 from dither.accounting import pld
 from dither.accounting.calibration import calibrate
+from dither.accounting.curve import Curve
 from dither.accounting.steps import Sampled, Steps
 from dither.accounting.transform import log_moments, transforms
 from dither.types import Budget, FloatArray
@@ -198,7 +199,7 @@ def _functional(
 ) -> FloatArray:
     """Return V at every μ: by how much log δ(ε) grows with one more such step."""
     run = Sampled(((steps, q),))
-    curves = [pld.Curve(run, kind, smoothing=0.15) for kind in pld.KINDS[sampling]]
+    curves = [Curve(run, kind, smoothing=0.15) for kind in pld.KINDS[sampling]]
     starts = [curve.chernoff(delta)[1] for curve in curves]
     by_moments = [
         curve.chernoff_delta(epsilon, start) for curve, start in zip(curves, starts, strict=True)

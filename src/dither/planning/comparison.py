@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from dither import theory
-from dither.accounting.prices import prices
+from dither import accounting, theory
 from dither.planning.fixed_plan import Plan
 from dither.types import FloatArray, PrivacyBound
 
@@ -46,7 +45,7 @@ def compared(
 
 def prices_of(made: Plan) -> dict[str, PrivacyBound]:
     """Return what a plan costs by every accountant."""
-    return prices(
+    return accounting.costs(
         made.noise_multipliers,
         sample_rate=made.sample_rate,
         delta=made.bound.delta,
