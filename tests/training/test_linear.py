@@ -14,8 +14,8 @@ import dither
 from dither import Plan
 from dither.clipping.linear import DenseRows
 from dither.ledger import Ledger
+from dither.progress import Progress
 from dither.schedules import AdaGradNorm, Linear
-from dither.training.bar import Bar
 from dither.training.linear import _mean_of, _moments, _Run, train_linear
 from dither.training.residuals import squared_residuals
 
@@ -73,7 +73,7 @@ def first_steps(steps: int, noise: float, seed: int) -> _Run:
     plan = Plan.from_noise_multipliers(
         [noise] * (steps + 1), delta=1e-3, dataset_size=N, batch_size=N
     )
-    return _Run(plan, N, seed, None, Bar(1, shown=False))
+    return _Run(plan, N, seed, None, Progress("training", 1, shown=False))
 
 
 def moments(steps: int, noise: float, features: Any, seed: int) -> tuple[Tensor, float]:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from dither.audit.evidence import Coins, Scores, log_likelihood_ratio
-from dither.audit.progress import Advance, bar
 from dither.planning import Plan, ReactivePlan
+from dither.progress import Progress
 from dither.training import Private, make_private
 from dither.types import FloatArray
 
@@ -84,11 +84,11 @@ def attacked(
     if plan.sampling == "fixed":
         runs = np.array_split(runs[0], -(-included.size // plan.dataset_size))
     white_box, final_model = np.zeros(included.size), np.zeros(included.size)
-    with bar("attacking", plan.steps * len(runs), shown=progress) as advance:
+    with Progress("attacking", plan.steps * len(runs), shown=progress) as bar:
         for number, part in enumerate(runs):
             own = Directions(part.size) if directions is None else directions
             key = None if seed is None else seed + 1_000_003 * number
-            found = _run(plan, included[part], own, key, advance)
+            found = _run(plan, included[part], own, key, bar)
             white_box[part], final_model[part] = found
     return Scores(included, white_box, final_model, _independent(plan, directions))
 
@@ -111,7 +111,7 @@ def _run(
     included: Coins,
     directions: Directions,
     seed: int | None,
-    advance: Advance,
+    bar: Progress,
 ) -> tuple[FloatArray, FloatArray]:
     """Return both attackers' scores after one training run."""
     C, q, m = plan.clip_norm, plan.sample_rate, plan.batch_size
@@ -129,7 +129,7 @@ def _run(
         x = directions.along(weight.grad) * (-m / C)
         ratio += log_likelihood_ratio(x, private.noise_multiplier, q, replaced=replaced)
         optimizer.zero_grad()
-        advance()
+        bar.update()
     final_model = directions.along(weight) * (m / C)
     private.close()
     return ratio, final_model

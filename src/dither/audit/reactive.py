@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from dither.audit.evidence import Coins, Scores, log_likelihood_ratio, signs_of
-from dither.audit.progress import bar
 from dither.clipping import ClippedSum
 from dither.planning import ReactivePlan
+from dither.progress import Progress
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import Poisson
@@ -51,9 +51,9 @@ def attack_reactive_plan(
     states = [plan.new_state() for _ in range(trials)]
     scale = plan.clip_norm / plan.batch_size
     ratio, final_model = np.zeros(trials), np.zeros(trials)
-    with bar("attacking", plan.steps, shown=progress) as advance:
+    with Progress("attacking", plan.steps, shown=progress) as bar:
         for t in range(plan.steps):
-            advance()
+            bar.update()
             z = np.array([state.noise_multiplier or np.nan for state in states])
             runs = np.flatnonzero(np.isfinite(z))
             if runs.size == 0:

@@ -22,12 +22,12 @@ from dither.clipping.batch import Loss
 from dither.clipping.linear import DenseRows, Residuals, Rows, SparseRows, linear_clipped_sum
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
+from dither.progress import Progress
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import sampler_for
 from dither.training.agreement import check_single_process
 from dither.training.averaging import AVERAGINGS, Averaging, Last
-from dither.training.bar import Bar
 from dither.training.evaluation import Public, checked_public, measure
 from dither.training.history import History, Row
 from dither.training.loop import TrainResult
@@ -107,7 +107,7 @@ def train_linear(
     model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), History(None)
     if measured is not None:
         _try(model, measured, criterion)
-    with Bar(plan.steps, shown=progress) as bar:
+    with Progress("training", plan.steps, shown=progress) as bar:
         run = _Run(plan, features.shape[0], seed, ledger, bar)
         try:
             mean, scale = _moments(features, run, standardizing)
@@ -154,7 +154,7 @@ class _Run:
         length: int,
         seed: int | None,
         ledger: Ledger | str | Path | None,
-        bar: Bar,
+        bar: Progress,
     ) -> None:
         self.plan, self.state, self._bar = plan, plan.new_state(), bar
         self._source, self._sampler = Source(seed), sampler_for(plan, length=length)
@@ -185,7 +185,7 @@ class _Run:
             return float((clipped.gradients["weight"] / m).square().sum())
 
         self.noise_multiplier, self.stepsize = z, self.state.stepsize(released, raw_squared_norm)
-        self._bar.show(self.state.steps, lambda: self.state.bound().epsilon)
+        self._bar.update(self.state.steps, lambda: f"ε = {self.state.bound().epsilon:.3g}")
         return released.gradients["weight"]
 
 

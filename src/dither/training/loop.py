@@ -14,10 +14,10 @@ from dither import validate
 from dither.clipping.batch import Loss
 from dither.planning import Plan, ReactivePlan
 from dither.planning.written import written
+from dither.progress import Progress
 from dither.training.agreement import check_rank_zero_has, check_same
 from dither.training.augmentation import Augment
 from dither.training.averaging import Average
-from dither.training.bar import Bar
 from dither.training.evaluation import Public, checked_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import OwnLosses, loss_of
@@ -94,7 +94,7 @@ def train(
         every: measure after every so many steps, and after the last.
         run: what to keep on disk, as `Run` describes; None keeps nothing.
         averaging: "ema" or "tail" for an average of the iterates, None for the last.
-        progress: whether a terminal shows a bar.
+        progress: whether to show progress: a bar on a terminal, else a line now and then.
         microbatch_size: compute batches in microbatches of at most so many records, in less memory.
         seed: as `make_private` takes it.
         workers: as `make_private` takes it.
@@ -140,7 +140,10 @@ def train(
         history.add(Row(private.step, *numbers, *metrics))
 
     cleanup = nullcontext() if directory is None else directory.cleanup(private)
-    with cleanup, Bar(private.plan.steps, shown=progress and group.is_rank_zero) as bar:
+    with (
+        cleanup,
+        Progress("training", private.plan.steps, shown=progress and group.is_rank_zero) as bar,
+    ):
         for batch in private.batches() if private.steps_left else ():
             for part in private.microbatches(batch, microbatch_size):
                 private.backward(own_losses(private.model, part))
@@ -151,7 +154,7 @@ def train(
                 add_row()
             if directory is not None and private.step % run.checkpoint_every == 0:
                 directory.save(private, average)
-            bar.show(private.step, lambda: private.spent().epsilon)
+            bar.update(private.step, lambda: f"ε = {private.spent().epsilon:.3g}")
     if group.is_rank_zero and (not history.rows or history.rows[-1].step != private.step):
         add_row()
     if directory is not None and private.step:
