@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from dither.clipping import ClippedSum, FallbackWarning, clipped_sum, engine
-from dither.clipping.batch import forward, mapped, take, tensors
-from dither.clipping.recording import Memory, ModelHooks, Recording
+from dither.clipping.batch import forward, map_tensors, take, tensors
+from dither.clipping.recording import CheckCache, ModelHooks, Recording
 from dither.validate import InvalidValueError
 
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -51,9 +51,9 @@ def watched() -> Iterator[Watched]:
     seen = Watched()
     by_autograd = engine._by_autograd
 
-    def spy(recorder: Any, losses: Any, names: list[str], views: int) -> Any:
+    def spy(recorder: Any, losses: Any, names: list[str], multiplicity: int) -> Any:
         seen.slow |= {*names}
-        return by_autograd(recorder, losses, names, views)
+        return by_autograd(recorder, losses, names, multiplicity)
 
     with mock.patch.object(engine, "_by_autograd", spy), warnings.catch_warnings(record=True) as w:
         warnings.simplefilter("always")
@@ -87,16 +87,16 @@ def in_a_loop(
     records: int,
     *,
     clip_norm: float,
-    memory: Memory | None = None,
+    cache: CheckCache | None = None,
 ) -> ClippedSum:
     """The clipped sum of losses that a loop of one's own computes: any calls, any arguments."""
     hooks = ModelHooks(model)
     try:
-        recording = Recording(model, records, Memory() if memory is None else memory)
+        recording = Recording(model, records, CheckCache() if cache is None else cache)
         hooks.begin(recording)
         found = losses()
         hooks.begin(None)
-        return engine.clipped_recording(recording, found, clip_norm)
+        return engine.clip_recording(recording, found, clip_norm)
     finally:
         hooks.remove()
 
@@ -207,4 +207,4 @@ def assert_right(
 
 def cast(batch: Any, dtype: torch.dtype) -> Any:
     """The batch with its floating-point tensors in another type."""
-    return mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    return map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)

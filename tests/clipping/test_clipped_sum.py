@@ -293,7 +293,7 @@ def test_compiled_models_are_refused_by_name() -> None:
         ({"inputs": torch.tensor(1.0)}, "inputs must have the records along the first dimension"),
         (
             {"targets": torch.zeros(4).long()},
-            "targets must be of as many records as inputs, 3, got 4",
+            "targets must have as many records as inputs, 3, got 4",
         ),
         ({"loss": lambda o, y: cross_entropy(o, y).mean()}, "one value per record"),
         ({"loss": lambda o, y: cross_entropy(o, y).mean()}, 'use reduction="none"'),

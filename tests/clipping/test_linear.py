@@ -63,7 +63,7 @@ def records() -> Tensor:
 
 @pytest.mark.parametrize("kind", ["softmax", "logistic", "hinge", "squares"])
 @pytest.mark.parametrize("clip_norm", [0.1, 3.0, 1e9])
-def test_equals_the_oracle(kind: str, clip_norm: float) -> None:
+def test_equals_the_reference(kind: str, clip_norm: float) -> None:
     outputs, y, residuals, loss = targets(kind)
     x = records()
     model = nn.Linear(COLUMNS, outputs, bias=False).double()

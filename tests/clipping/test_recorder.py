@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from dither.clipping import clipped_sum
-from dither.clipping.recording import Memory
+from dither.clipping.recording import CheckCache
 from dither.validate import InvalidValueError
 
 VECTORS = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
@@ -251,7 +251,7 @@ class Positions(nn.Module):
 @pytest.mark.parametrize("first", [5, 6, 12, 24])
 def test_twelve_positions_meet_twelve_records_on_a_later_batch(kind: str, first: int) -> None:
     """Right sums and no refusal, whatever the numbers of records are in the batches before."""
-    model, memory = Positions(kind).double(), Memory()
+    model, cache = Positions(kind).double(), CheckCache()
     for records in (first, 12, 6, 24, 12):
         tokens = torch.randint(20, (records, 12))
         with warnings.catch_warnings():
@@ -261,7 +261,7 @@ def test_twelve_positions_meet_twelve_records_on_a_later_batch(kind: str, first:
                 lambda tokens=tokens: squares(model(tokens), None),  # type: ignore[misc]
                 records,
                 clip_norm=0.1,
-                memory=memory,
+                cache=cache,
             )
         expected, _ = by_loop(model, squares, tokens, None, 0.1, records)
         assert distance(total.gradients, expected) < 1e-10
@@ -375,7 +375,7 @@ def test_records_in_another_order_inside(order: Callable[[Tensor], Tensor]) -> N
 def test_ragged_records_joined_into_one_row_of_terms() -> None:
     """Graphs and points: all terms of a batch in a row, with the number of the record of each."""
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
-    memory = Memory()
+    cache = CheckCache()
     for sizes in ([2, 1, 3], [2, 2, 2], [1, 1, 1], [1, 3, 2], [3, 1, 2, 2], [2, 2, 2, 2]):
         x = torch.randn(sum(sizes), 4)
         owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
@@ -391,7 +391,7 @@ def test_ragged_records_joined_into_one_row_of_terms() -> None:
                 lambda x=x, owners=owners, sizes=sizes: pooled(x, owners, len(sizes)),  # type: ignore[misc]
                 len(sizes),
                 clip_norm=0.1,
-                memory=memory,
+                cache=cache,
             )
 
         def alone(one: slice, x: Tensor = x, owners: Tensor = owners) -> Tensor:

@@ -10,7 +10,7 @@ from tests.planted.bug import Bug
 from torch import Tensor
 
 from dither.clipping import clip as clipping
-from dither.clipping.engine import clipped_recording
+from dither.clipping.engine import clip_recording
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
 from dither.training.private import Private
@@ -34,7 +34,7 @@ def losses_are_not_checked(patch: Patch) -> None:
 
 
 def calls_are_not_compared(patch: Patch) -> None:
-    patch.setattr("dither.clipping.independence.same", lambda one, two: True)
+    patch.setattr("dither.clipping.independence.almost_equal", lambda one, two: True)
 
 
 def buffers_are_not_looked_at(patch: Patch) -> None:
@@ -42,7 +42,7 @@ def buffers_are_not_looked_at(patch: Patch) -> None:
 
 
 def sums_are_not_compared(patch: Patch) -> None:
-    patch.setattr("dither.clipping.engine.differing", lambda *_: (set(), True))
+    patch.setattr("dither.clipping.engine.find_mismatches", lambda *_: (set(), True))
 
 
 def unseen_parameters_are_dropped(patch: Patch) -> None:
@@ -66,10 +66,10 @@ def the_same_masks_in_every_step(patch: Patch) -> None:
 
 
 def views_as_records(patch: Patch) -> None:
-    def wrong(recording: Any, losses: Tensor, clip_norm: float, views: int = 1) -> Any:
-        return clipped_recording(recording, losses / views, clip_norm / views)
+    def wrong(recording: Any, losses: Tensor, clip_norm: float, multiplicity: int = 1) -> Any:
+        return clip_recording(recording, losses / multiplicity, clip_norm / multiplicity)
 
-    patch.setattr("dither.training.private.clipped_recording", wrong)
+    patch.setattr("dither.training.private.clip_recording", wrong)
 
 
 def gradients_added_to_what_was_there(patch: Patch) -> None:
@@ -116,7 +116,7 @@ def rates_without_the_plans_factor(patch: Patch) -> None:
 
 
 def sums_in_half_precision(patch: Patch) -> None:
-    right = clipped_recording
+    right = clip_recording
 
     def wrong(*args: Any, **settings: Any) -> Any:
         found = right(*args, **settings)
@@ -124,7 +124,7 @@ def sums_in_half_precision(patch: Patch) -> None:
             total.copy_(total.to(torch.bfloat16))
         return found
 
-    patch.setattr("dither.training.private.clipped_recording", wrong)
+    patch.setattr("dither.training.private.clip_recording", wrong)
 
 
 TRAINING = "tests/training/"

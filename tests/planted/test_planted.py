@@ -31,9 +31,9 @@ class _Outcomes:
 
 
 def failures(nodeid: str) -> list[str]:
-    """Run a test of the suite in this process and return which cases failed."""
+    """Run a test of the suite in this process and return the first case that failed."""
     seen = _Outcomes()
-    options = ["-q", "--no-cov", "-p", "no:cacheprovider", "--rootdir"]
+    options = ["-qx", "--no-cov", "-p", "no:cacheprovider", "--rootdir"]
     code = pytest.main([*options, str(ROOT), str(ROOT / nodeid)], plugins=[seen])
     assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), nodeid
     assert not seen.broken, seen.broken

@@ -167,9 +167,9 @@ def test_the_parameters_that_rules_cover_stay_fast() -> None:
     computed: list[list[str]] = []
     real = dither.clipping.engine._by_autograd
 
-    def watched(recorder: Any, rows: Any, names: list[str], views: int) -> Any:
+    def watched(recorder: Any, rows: Any, names: list[str], multiplicity: int) -> Any:
         computed.append(names)
-        return real(recorder, rows, names, views)
+        return real(recorder, rows, names, multiplicity)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dither.clipping.engine._by_autograd", watched)
@@ -533,7 +533,7 @@ def test_a_record_that_is_not_finite_never_wipes_the_others(
     kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a graph of all records a bad one spoils the gradients of parameters used in the loop."""
-    monkeypatch.setattr("dither.clipping.engine.KEPT", kept)
+    monkeypatch.setattr("dither.clipping.engine.MAX_KEPT", kept)
     inputs, targets = data()
     inputs[3] = float("nan")
     plan = quiet_plan(steps=1, clip_norm=CLIP, sampling="fixed", batch_size=120)

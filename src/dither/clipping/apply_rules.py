@@ -1,4 +1,4 @@
-"""From what a recorder saw, and the gradients of the outputs, to each parameter's contribution."""
+"""Apply the rules: from recorded uses and the gradients of their outputs to contributions."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from dither.clipping.batch import accumulation_dtype, tensors, vmapped
-from dither.clipping.contributions import KEPT, Contribution, PerRecord, Summed
+from dither.clipping.batch import accumulation_dtype, quiet_vmap, tensors
+from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord, Summed
 from dither.clipping.recorder import Derived, Recorder, Use
-from dither.clipping.rules.fallback import is_recurrent, one_by_one, recurrent
-from dither.clipping.rules.registry import Call, Rule, UnseenUseError, rule_of
+from dither.clipping.rules.fallback import is_recurrent, repeat_per_record, repeat_recurrent
+from dither.clipping.rules.registry import Call, Rule, UnsupportedCallError, rule_of
 from dither.validate import InvalidTypeError, InvalidValueError
 
 Gradients = Sequence[Tensor | None]
@@ -61,8 +61,8 @@ def gradients_at(
     return list(torch.autograd.grad(total, edges, allow_unused=True, retain_graph=keep_graph))
 
 
-def cannot_see(use: Use, recorder: Recorder) -> str | None:
-    """Return why a use cannot be computed by a rule, as far as is known before its gradients."""
+def reason_for_fallback(use: Use, recorder: Recorder) -> str | None:
+    """Return why a use cannot be computed by a rule, as far as is known without gradients."""
     if any(tensor._version != version for tensor, version in use.versions):
         return f"an input of {use.name} was changed in place after it was used"
     held = [t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)]
@@ -73,21 +73,21 @@ def cannot_see(use: Use, recorder: Recorder) -> str | None:
         return f"{use.name} does not have the records along its output's first dimension"
     formed = [t for t in held if rule is None or id(t) in recorder.derived]
     roots = sum(recorder.parameters[name].numel() for name in recorder.parameters_in(formed))
-    if recorder.records * (roots + sum(t.numel() for t in formed)) > 4 * KEPT and formed:
+    if recorder.records * (roots + sum(t.numel() for t in formed)) > 4 * MAX_KEPT and formed:
         return f"{use.name} would need too much memory for all records at once"
     return None
 
 
-def contributions(
+def apply_rules(
     recorder: Recorder, gradients: Mapping[int, Gradients], slow: dict[str, str]
 ) -> tuple[dict[str, Contribution], list[str]]:
-    """Return each parameter's contribution, and which calls had to be repeated for every record.
+    """Return the contribution of every parameter, and the calls that were repeated per record.
 
     Args:
         recorder: what was recorded.
         gradients: position of a use → the gradients of its outputs.
-        slow: parameters that are not computed here, with the reason; those that turn out to be
-            of no known kind are added.
+        slow: parameters that are not computed here, with the reason; those whose calls turn out
+            to be unsupported are added.
     """
     parts: defaultdict[str, list[Contribution]] = defaultdict(list)
     repeated: list[str] = []
@@ -95,10 +95,10 @@ def contributions(
         if position not in gradients or all(each is None for each in gradients[position]):
             continue
         try:
-            for tensor, part in _apply(use, gradients[position], recorder, repeated):
-                for name, pulled in _pulled_back(tensor, part, recorder):
+            for tensor, part in _apply_to_use(use, gradients[position], recorder, repeated):
+                for name, pulled in _pull_back(tensor, part, recorder):
                     parts[name].append(pulled)
-        except UnseenUseError as reason:
+        except UnsupportedCallError as reason:
             slow.update({name: slow.get(name, str(reason)) for name in use.names})
     summed = {
         name: found[0] if len(found) == 1 else Summed(found)
@@ -108,14 +108,14 @@ def contributions(
     return summed, repeated
 
 
-def _apply(
+def _apply_to_use(
     use: Use, gradients: Gradients, recorder: Recorder, repeated: list[str]
 ) -> Iterable[tuple[Tensor, Contribution]]:
     rule = rule_of(use.function)
     if rule is not None:
         return _apply_rule(rule, use, gradients, recorder)
-    by_hand = recurrent if is_recurrent(use) else one_by_one
-    found = by_hand(use, gradients, recorder)
+    repeat = repeat_recurrent if is_recurrent(use) else repeat_per_record
+    found = repeat(use, gradients, recorder)
     repeated.append(f"{use.name} with {', '.join(use.names)}")
     return found
 
@@ -125,15 +125,15 @@ def _apply_rule(
 ) -> Iterable[tuple[Tensor, Contribution]]:
     layout = use.layout
     if layout is None or len(gradients) != 1:
-        raise UnseenUseError(
+        raise UnsupportedCallError(
             f"{use.name} does not have the records along its output's first dimension"
         )
 
-    def prepared(value: Any) -> Any:
+    def prepare(value: Any) -> Any:
         if isinstance(value, Tensor) and not recorder.stands_for_parameters(value):
             if id(value) in use.from_batch:
                 if not layout.fits(value, recorder.records):
-                    raise UnseenUseError(f"{use.name} has records in different dimensions")
+                    raise UnsupportedCallError(f"{use.name} has records in different dimensions")
                 value = layout.record_first(value, recorder.records)
             return value.to(accumulation_dtype(value.dtype)) if value.is_floating_point() else value
         return value
@@ -141,8 +141,8 @@ def _apply_rule(
     (gradient,) = gradients
     call = Call(
         use.function,
-        tuple(prepared(value) for value in use.args),
-        {name: prepared(value) for name, value in use.kwargs.items()},
+        tuple(prepare(value) for value in use.args),
+        {name: prepare(value) for name, value in use.kwargs.items()},
         recorder.records,
         tuple(t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)),
     )
@@ -151,15 +151,15 @@ def _apply_rule(
     found = rule(call, rows.to(accumulation_dtype(gradient.dtype)))
     return [
         (tensor, part)
-        for tensor, part in _checked(rule, use, found, recorder.records)
+        for tensor, part in _check_rule_output(rule, use, found, recorder.records)
         if recorder.stands_for_parameters(tensor)
     ]
 
 
-def _checked(
+def _check_rule_output(
     rule: Rule, use: Use, found: Any, records: int
 ) -> Iterable[tuple[Tensor, Contribution]]:
-    """Yield what a rule returned, if that is what a rule must return."""
+    """Yield what a rule returned; raise if that is not pairs of a parameter and a contribution."""
     name = f"rule {getattr(rule, '__name__', rule)!s} for {use.name}"
     for pair in found if isinstance(found, Iterable) else [found]:
         if not isinstance(pair, tuple) or [isinstance(pair[0], Tensor), len(pair)] != [True, 2]:
@@ -181,10 +181,10 @@ def _checked(
         yield tensor, part
 
 
-def _pulled_back(
+def _pull_back(
     tensor: Tensor, part: Contribution, recorder: Recorder
 ) -> list[tuple[str, Contribution]]:
-    """Carry a contribution to what was derived from parameters back to the parameters."""
+    """Propagate a contribution to a tensor derived from parameters back to the parameters."""
     names = recorder.parameters_in(tensor)
     if id(tensor) not in recorder.derived:
         return [(names[0], part)]
@@ -192,7 +192,7 @@ def _pulled_back(
     replay = _replay(recorder, tensor, names)
     pull = torch.func.vjp(replay, *roots)[1]
     rows = part.rows(0, part.records).to(tensor.dtype)
-    pulled = vmapped(pull)(rows)
+    pulled = quiet_vmap(pull)(rows)
     return [
         (name, PerRecord(gradients.to(accumulation_dtype(gradients.dtype))))
         for name, gradients in zip(names, pulled, strict=True)
@@ -212,15 +212,15 @@ def _replay(recorder: Recorder, tensor: Tensor, names: list[str]) -> Callable[..
             if id(argument) in values:
                 return values[id(argument)]
             made = recorder.derived.get(id(argument))
-            return argument if made is None else made_again(made)
+            return argument if made is None else recompute(made)
 
-        def made_again(made: Derived) -> Tensor:
+        def recompute(made: Derived) -> Tensor:
             args = [value_of(argument) for argument in made.args]
             kwargs = {name: value_of(argument) for name, argument in made.kwargs.items()}
             output = made.function(*args, **kwargs)
             result: Tensor = output if made.position is None else output[made.position]
             return result
 
-        return made_again(recorder.derived[id(tensor)])
+        return recompute(recorder.derived[id(tensor)])
 
     return replay

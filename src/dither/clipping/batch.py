@@ -58,7 +58,7 @@ def tensors_anywhere(value: Any) -> list[Tensor]:
     return found
 
 
-def mapped(
+def map_tensors(
     tree: Any, function: Callable[[Tensor], Tensor], others: Callable[[Any], Any] | None = None
 ) -> Any:
     """Return the same tree with a function applied to each of its tensors.
@@ -75,14 +75,14 @@ def mapped(
     if isinstance(tree, tuple | list):
         if others is not None and not tensors(tree):
             return others(tree)
-        values = [mapped(value, function, others) for value in tree]
+        values = [map_tensors(value, function, others) for value in tree]
         return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         fields = {f.name: getattr(tree, f.name) for f in dataclasses.fields(tree) if f.init}
-        changed = {name: mapped(value, function, others) for name, value in fields.items()}
+        changed = {name: map_tensors(value, function, others) for name, value in fields.items()}
         return dataclasses.replace(tree, **changed)
     if isinstance(tree, Mapping):
-        made = {key: mapped(value, function, others) for key, value in tree.items()}
+        made = {key: map_tensors(value, function, others) for key, value in tree.items()}
         return made if type(tree) is dict else _like_mapping(tree, made)
     return tree
 
@@ -99,12 +99,12 @@ def _like_mapping(tree: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
 
 def take(tree: Any, records: slice) -> Any:
     """Return the tree of these records only."""
-    return mapped(tree, lambda tensor: tensor[records])
+    return map_tensors(tree, lambda tensor: tensor[records])
 
 
-def rows_of(tree: Any, rows: slice, total: int) -> Any:
+def slice_rows(tree: Any, rows: slice, total: int) -> Any:
     """Return some rows of whatever in a batch has that many rows in total: tensors and lists."""
-    return mapped(
+    return map_tensors(
         tree,
         lambda tensor: tensor[rows] if tensor.shape[:1] == (total,) else tensor,
         lambda values: values[rows] if len(values) == total else values,
@@ -116,7 +116,7 @@ def has_rows(tree: Any, total: int) -> bool:
     return any(tensor.shape[:1] == (total,) for tensor in tensors(tree))
 
 
-def count(**argument: Any) -> int:
+def count_records(**argument: Any) -> int:
     """Return the number of records in a batch, on which all its tensors must agree."""
     ((name, batch),) = argument.items()
     sizes = {tensor.shape[0] if tensor.dim() else None for tensor in tensors(batch)}
@@ -175,7 +175,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def vmapped(function: Callable[..., Any]) -> Any:
+def quiet_vmap(function: Callable[..., Any]) -> Any:
     """Return ``torch.func.vmap`` of a function without its remarks on its own speed."""
     plain = torch.func.vmap(function)
 

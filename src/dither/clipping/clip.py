@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dither.clipping.contributions import Contribution, unit
+from dither.clipping.contributions import Contribution, unit_roundoff
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -19,7 +19,7 @@ class ClippedSum:
     Attributes:
         gradients: parameter name → sum over the records, for every trainable parameter; float32
             where the parameter is of half precision, else of the parameter's own type.
-        norms: one norm a record, before clipping; infinite where the record's gradient is not
+        norms: one norm per record, before clipping; infinite where the record's gradient is not
             finite, and such a record counts as zero.
     """
 
@@ -80,7 +80,7 @@ def _totals(contributions: Mapping[str, Contribution]) -> tuple[Tensor, Tensor]:
     """Return squared norms over all parameters, and upper bounds on them, rounding included."""
     found = [part.norms() for part in contributions.values()]
     squared = torch.stack([each for each, _ in found]).sum(0)
-    rounding = 64.0 * max(unit(part.dtype) for part in contributions.values())
+    rounding = 64.0 * max(unit_roundoff(part.dtype) for part in contributions.values())
     bound = squared.clamp(min=0.0) * (1.0 + rounding)
     hidden = [each for _, each in found if each is not None]
     return squared, bound + torch.stack(hidden).sum(0) if hidden else bound

@@ -1,7 +1,7 @@
 """From a recorded batch and its losses to the sum of clipped per-record gradients.
 
 The norms and the weighted sum come from the inputs of layers and the gradients at their outputs, at
-almost the price of a plain step. Parameters that no rule covers are computed record by record.
+almost the cost of a plain step. Parameters that no rule covers are computed record by record.
 """
 
 import warnings
@@ -12,31 +12,36 @@ from torch import Tensor
 
 from dither.clipping.apply_rules import (
     Gradients,
-    cannot_see,
-    contributions,
+    apply_rules,
     gradients_at,
+    reason_for_fallback,
     unseen_parameters,
 )
 from dither.clipping.batch import accumulation_dtype
 from dither.clipping.clip import ClippedSum, clip, full_precision
-from dither.clipping.contributions import KEPT, Contribution, PerRecord
-from dither.clipping.gradient_checks import check_own_rows, differing, gradients_of_half
+from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord
+from dither.clipping.gradient_checks import check_own_rows, find_mismatches, gradients_of_half
 from dither.clipping.recorder import Recorder
-from dither.clipping.recording import ATTEMPTS, Memory, Recording
-from dither.clipping.rows import ENOUGH
+from dither.clipping.recording import MAX_ATTEMPTS, CheckCache, Recording
+from dither.clipping.rows import ENOUGH_RECORDS
 from dither.validate import InvalidValueError
 
 _MOST_ROWS = 4096
-"""More rows than this are added up in float64: the error in float32 would be more than is paid."""
+"""More rows than this are added up in float64: in float32 the error would exceed the margin."""
 
 
 class FallbackWarning(UserWarning):
-    """Something is computed record by record, which is right but slow."""
+    """Something is computed record by record, which is right but slow.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("ignore", FallbackWarning)
+    """
 
 
 @torch.no_grad()
-def clipped_recording(
-    recording: Recording, losses: Tensor, clip_norm: float, views: int = 1
+def clip_recording(
+    recording: Recording, losses: Tensor, clip_norm: float, multiplicity: int = 1
 ) -> ClippedSum:
     """Return the clipped sum of the gradients of losses that a recorded batch has led to.
 
@@ -44,8 +49,8 @@ def clipped_recording(
         recording: what the model has done.
         losses: one per row of the batch.
         clip_norm: l2 bound on the gradient of a record.
-        views: how many neighbouring rows are of one record, which is clipped as a whole; its
-            gradient is their mean.
+        multiplicity: augmentation multiplicity, the number of neighbouring rows that are of one
+            record. Their mean gradient is clipped.
     """
     recorder = recording.recorder
     if not losses.requires_grad:
@@ -53,35 +58,35 @@ def clipped_recording(
             "losses must depend on the trainable parameters of the model, got losses without a "
             "graph: compute them from private.model(inputs), with gradients enabled"
         )
-    if views > 1:
+    if multiplicity > 1:
         with torch.enable_grad():
-            losses = losses / views
+            losses = losses / multiplicity
     with full_precision(losses.device.type):
-        parts, slow = _contributions(recording, losses)
+        parts, slow = _compute_contributions(recording, losses)
         if slow:
-            _warn_of_slow(recording.memory, slow)
-        if views > 1:
-            parts = {name: part.merged(views) for name, part in parts.items()}
-        return _clipped(recorder, losses, parts, [*slow], clip_norm, views)
+            _warn_fallbacks(recording.cache, slow)
+        if multiplicity > 1:
+            parts = {name: part.merge(multiplicity) for name, part in parts.items()}
+        return _clip_and_sum(recorder, losses, parts, [*slow], clip_norm, multiplicity)
 
 
-def _contributions(
+def _compute_contributions(
     recording: Recording, losses: Tensor
 ) -> tuple[dict[str, Contribution], dict[str, str]]:
     """Return the contributions by rules, and the parameters without one, with the reason.
 
-    What was not checked before is checked on the way.
+    Losses and rules are checked here, unless an earlier batch has shown that they are right.
     """
-    recorder, memory = recording.recorder, recording.memory
+    recorder, cache = recording.recorder, recording.cache
     slow = _slow_before_gradients(recorder, losses)
-    unchecked = _unchecked(recorder, memory, slow)
+    unchecked = _unchecked_parameters(recorder, cache, slow)
     # The rows of several calls may be in different orders, in any batch.
-    is_open = memory.losses < ATTEMPTS or recording.calls > 1
-    looks_at_rows = is_open and recorder.records > 1
-    outputs = [each for each in recording.outputs if looks_at_rows or each.refusal is not None]
+    is_open = cache.losses < MAX_ATTEMPTS or recording.calls > 1
+    checks_rows = is_open and recorder.records > 1
+    outputs = [each for each in recording.outputs if checks_rows or each.refusal is not None]
     uses = [k for k, use in enumerate(recorder.uses) if not {*use.names} <= {*slow}]
     edges = [e for k in uses for e in recorder.uses[k].edges if e is not None]
-    of_half = gradients_of_half(losses, outputs) if looks_at_rows else []
+    of_half = gradients_of_half(losses, outputs) if checks_rows else []
     found = gradients_at(
         losses,
         [*edges, *(output.edge for output in outputs)],
@@ -91,28 +96,28 @@ def _contributions(
     for output, gradient in zip(outputs, at_outputs, strict=True):
         if gradient is not None and output.refusal is not None:
             raise InvalidValueError(output.refusal)
-    if looks_at_rows:
+    if checks_rows:
         check_own_rows(losses, outputs, of_half, at_outputs)
         seen = [g is not None and bool(torch.isfinite(g).all()) for g in at_outputs]
         if any(ok and not each.is_alike for ok, each in zip(seen, outputs, strict=True)):
-            memory.losses += ATTEMPTS if recorder.records >= ENOUGH else 1
+            cache.losses += MAX_ATTEMPTS if recorder.records >= ENOUGH_RECORDS else 1
     if edges and all(gradient is None for gradient in found):
         raise InvalidValueError(
             "losses must come from the calls of the model with this batch, got losses that do not: "
             "compute them from private.model(inputs) with the batch that was given last"
         )
     gradients = _by_use(recorder, uses, found[: len(edges)])
-    parts, repeated = contributions(recorder, gradients, slow)
+    parts, repeated = apply_rules(recorder, gradients, slow)
     for call_name in repeated:
-        _warn_once(memory, f"{call_name}: no rule, so this call is repeated for every record")
+        warn_once(cache, f"{call_name}: no rule, so this call is repeated for every record")
     to_compare = [name for name in unchecked if name not in slow]
     if to_compare:
-        wrong, is_shown = differing(recorder, losses, parts, to_compare, gradients)
+        wrong, is_shown = find_mismatches(recorder, losses, parts, to_compare, gradients)
         slow |= dict.fromkeys(
             sorted(wrong), "its gradient by rules is not what plain autograd gives"
         )
         unchecked = unchecked if is_shown else []
-    _remember(recorder, memory, gradients, unchecked, slow)
+    _remember(recorder, cache, gradients, unchecked, slow)
     return {name: part for name, part in parts.items() if name not in slow}, slow
 
 
@@ -124,7 +129,7 @@ def _slow_before_gradients(recorder: Recorder, losses: Tensor) -> dict[str, str]
         if parameter._backward_hooks:
             slow.setdefault(name, "it has a hook, which is called for every record")
     for use in recorder.uses:
-        reason = None if {*use.names} <= {*slow} else cannot_see(use, recorder)
+        reason = None if {*use.names} <= {*slow} else reason_for_fallback(use, recorder)
         if reason is not None:
             slow.update({name: slow.get(name, reason) for name in use.names})
     return slow
@@ -138,7 +143,7 @@ def _keys(recorder: Recorder) -> dict[str, set[object]]:
     return keys
 
 
-def _unchecked(recorder: Recorder, memory: Memory, slow: dict[str, str]) -> list[str]:
+def _unchecked_parameters(recorder: Recorder, cache: CheckCache, slow: dict[str, str]) -> list[str]:
     """Return the parameters with uses that were never compared with plain autograd.
 
     Those that were, and differed, are added to the slow ones. A single record shows nothing, and
@@ -150,30 +155,30 @@ def _unchecked(recorder: Recorder, memory: Memory, slow: dict[str, str]) -> list
     for name, keys in _keys(recorder).items():
         if name in slow:
             continue
-        if (name, frozenset(keys)) in memory.failed:
-            slow[name] = memory.failed[name, frozenset(keys)]
-        elif None in keys or not keys <= memory.verified.get(name, set()):
+        if (name, frozenset(keys)) in cache.failed:
+            slow[name] = cache.failed[name, frozenset(keys)]
+        elif None in keys or not keys <= cache.verified.get(name, set()):
             found.append(name)
     return found
 
 
 def _remember(
     recorder: Recorder,
-    memory: Memory,
+    cache: CheckCache,
     gradients: Mapping[int, Gradients],
     names: Iterable[str],
     slow: Mapping[str, str],
 ) -> None:
-    """Note which parameters the rules can compute, unless there was no gradient to compare."""
+    """Remember which parameters the rules can compute, if there was a gradient to compare."""
     keys = _keys(recorder)
     for name in names:
         if name in slow and None not in keys[name]:
-            memory.failed[name, frozenset(keys[name])] = slow[name]
+            cache.failed[name, frozenset(keys[name])] = slow[name]
     for position, found in gradients.items():
         use = recorder.uses[position]
         if any(gradient is not None and bool(gradient.any()) for gradient in found):
             for name in {*use.names} & {*names} - {*slow}:
-                memory.verified.setdefault(name, set()).add(use.key)
+                cache.verified.setdefault(name, set()).add(use.key)
 
 
 def _by_use(
@@ -185,18 +190,20 @@ def _by_use(
     }
 
 
-def _clipped(
+def _clip_and_sum(
     recorder: Recorder,
     losses: Tensor,
     parts: dict[str, Contribution],
     slow: list[str],
     clip_norm: float,
-    views: int,
+    multiplicity: int,
 ) -> ClippedSum:
     """Clip and add up, in chunks of records where some parameters are computed one by one."""
-    records = recorder.records // views
+    records = recorder.records // multiplicity
     size = sum(recorder.parameters[name].numel() for name in slow)
-    chunk = min(records, _MOST_ROWS, max(1, KEPT // max(1, size * views)) if slow else records)
+    chunk = min(
+        records, _MOST_ROWS, max(1, MAX_KEPT // max(1, size * multiplicity)) if slow else records
+    )
     with torch.enable_grad():
         single = losses.unbind() if slow else ()
     found = []
@@ -207,21 +214,23 @@ def _clipped(
             index = torch.arange(start, stop, device=losses.device)
             chosen = {name: part.select(index) for name, part in parts.items()}
         if slow:
-            rows = _by_autograd(recorder, single[start * views : stop * views], slow, views)
+            rows = _by_autograd(
+                recorder, single[start * multiplicity : stop * multiplicity], slow, multiplicity
+            )
             chosen = chosen | rows
         sums, norms = clip(chosen, clip_norm) if chosen else ({}, losses.new_zeros(stop - start))
-        found.append(ClippedSum(_completed(sums, recorder.parameters), norms))
-    whole = joined(found)
-    if slow and records > 1 and bool(torch.isinf(whole.norms).all()):
+        found.append(ClippedSum(_complete(sums, recorder.parameters), norms))
+    total = join(found)
+    if slow and records > 1 and bool(torch.isinf(total.norms).all()):
         raise InvalidValueError(
             f"losses must have finite gradients where {slow[0]} is computed record by record: "
             "a record that is not finite spoils the others there; keep it out of the dataset"
         )
-    return ClippedSum(whole.gradients, whole.norms.to(accumulation_dtype(losses.dtype)))
+    return ClippedSum(total.gradients, total.norms.to(accumulation_dtype(losses.dtype)))
 
 
 def _by_autograd(
-    recorder: Recorder, losses: Sequence[Tensor], names: list[str], views: int
+    recorder: Recorder, losses: Sequence[Tensor], names: list[str], multiplicity: int
 ) -> dict[str, Contribution]:
     """Return one gradient per record by plain autograd, through the graph of the losses."""
     parameters = [recorder.parameters[name] for name in names]
@@ -235,11 +244,11 @@ def _by_autograd(
     for name, rows in zip(names, zip(*found, strict=True), strict=True):
         stacked = torch.stack([row.to_dense() if row.is_sparse else row for row in rows])
         part = PerRecord(stacked.to(accumulation_dtype(stacked.dtype)))
-        made[name] = part.merged(views) if views > 1 else part
+        made[name] = part.merge(multiplicity) if multiplicity > 1 else part
     return made
 
 
-def joined(found: list[ClippedSum]) -> ClippedSum:
+def join(found: list[ClippedSum]) -> ClippedSum:
     """Return the sum over microbatches, added up in float64."""
     if len(found) == 1:
         return found[0]
@@ -250,7 +259,7 @@ def joined(found: list[ClippedSum]) -> ClippedSum:
     return ClippedSum(gradients, torch.cat([each.norms for each in found]))
 
 
-def _completed(sums: dict[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _complete(sums: dict[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     made = zeros_for({name: p for name, p in parameters.items() if name not in sums})
     for name, total in sums.items():
         made[name] = total.to(accumulation_dtype(parameters[name].dtype)).contiguous()
@@ -265,20 +274,21 @@ def zeros_for(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _warn_of_slow(memory: Memory, slow: Mapping[str, str]) -> None:
+def _warn_fallbacks(cache: CheckCache, slow: Mapping[str, str]) -> None:
     by_reason: dict[str, list[str]] = {}
     for name, reason in slow.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        _warn_once(
-            memory,
+        warn_once(
+            cache,
             f"{shown}: {reason}, so that it is computed record by record, which is right and slow; "
             "private.microbatches(batch, 8) makes it faster",
         )
 
 
-def _warn_once(memory: Memory, note: str) -> None:
-    if note not in memory.warned:
-        memory.warned.add(note)
+def warn_once(cache: CheckCache, note: str) -> None:
+    """Warn that something is slow, once per model."""
+    if note not in cache.warned:
+        cache.warned.add(note)
         warnings.warn(note, FallbackWarning, stacklevel=6)

@@ -15,20 +15,19 @@ from dither.clipping.batch import (
     Loss,
     accumulation_dtype,
     check_losses,
-    count,
+    count_records,
     forward,
-    mapped,
+    map_tensors,
     take,
     trainable,
 )
 from dither.clipping.clip import ClippedSum, full_precision
-from dither.clipping.engine import clipped_recording, joined, zeros_for
+from dither.clipping.engine import clip_recording, join, zeros_for
 from dither.clipping.layers import check_layers
-from dither.clipping.recording import Memory, ModelHooks, Recording
-from dither.validate import InvalidValueError, choice, instance, positive
-from dither.validate import count as whole_number
+from dither.clipping.recording import CheckCache, ModelHooks, Recording
+from dither.validate import InvalidValueError, choice, count, instance, positive
 
-_memories: WeakKeyDictionary[nn.Module, Memory] = WeakKeyDictionary()
+_caches: WeakKeyDictionary[nn.Module, CheckCache] = WeakKeyDictionary()
 
 
 def clipped_sum(
@@ -54,8 +53,8 @@ def clipped_sum(
         - Every path from the loss to a parameter is accounted for on every batch; parameters that
           no rule covers are computed record by record, with a :class:`FallbackWarning` once. What
           a model does for the first time is compared with plain autograd.
-        - When a model is first seen, its call is tried with other records before: models and
-          losses in which a record depends on another one are refused.
+        - When a model is first seen, its call is checked with other records: models and losses in
+          which a record depends on another one are refused.
         - The model carries no hooks or wrappers afterwards.
 
     Args:
@@ -68,7 +67,7 @@ def clipped_sum(
             for the plain sum.
         engine: ``"fast"``, or ``"reference"`` for explicit gradients of single records.
         microbatch_size: compute the batch in microbatches of so many records, with the same result
-            in less memory.
+            in less cache.
 
     Returns:
         A :class:`ClippedSum`. It is sensitive: noise has to be added before anyone sees it.
@@ -84,11 +83,11 @@ def clipped_sum(
     instance(nn.Module, model=model)
     clip_norm = clip_norm if clip_norm == math.inf else positive(clip_norm=clip_norm)
     choice(("fast", "reference"), engine=engine)
-    records = count(inputs=inputs)
-    if targets is not None and count(targets=targets) != records:
-        given = count(targets=targets)
+    records = count_records(inputs=inputs)
+    if targets is not None and count_records(targets=targets) != records:
+        given = count_records(targets=targets)
         raise InvalidValueError(
-            f"targets must be of as many records as inputs, {records}, got {given}"
+            f"targets must have as many records as inputs, {records}, got {given}"
         )
     if torch.is_inference_mode_enabled():
         raise InvalidValueError("clipped_sum must be called outside torch.inference_mode()")
@@ -97,24 +96,24 @@ def clipped_sum(
         return ClippedSum(zeros_for(trainable(model)), torch.zeros(0))
     if engine == "reference":
         return reference(model, loss, inputs, targets, records, clip_norm)
-    size = records if microbatch_size is None else whole_number(microbatch_size=microbatch_size)
-    memory = _memories.setdefault(model, Memory())
+    size = records if microbatch_size is None else count(microbatch_size=microbatch_size)
+    cache = _caches.setdefault(model, CheckCache())
     found = []
     hooks = ModelHooks(model)
     try:
         for start in range(0, records, size):
             rows = slice(start, min(records, start + size))
             part = (inputs, targets) if size >= records else take((inputs, targets), rows)
-            recording = Recording(model, rows.stop - rows.start, memory)
+            recording = Recording(model, rows.stop - rows.start, cache)
             hooks.begin(recording)
             with torch.enable_grad():
                 losses = loss(forward(model, part[0]), part[1])
-            hooks.begin(None)  # what is computed again in the backward pass is no call
+            hooks.begin(None)  # recomputation in the backward pass is no call
             check_losses(losses, rows.stop - rows.start, "loss")
-            found.append(clipped_recording(recording, losses, clip_norm))
+            found.append(clip_recording(recording, losses, clip_norm))
     finally:
         hooks.remove()
-    return joined(found)
+    return join(found)
 
 
 def reference(
@@ -127,11 +126,11 @@ def reference(
     for record in range(records):
         gradients = _gradients(model, loss, inputs, targets, record)
         with full_precision(next(iter(gradients.values())).device.type), torch.no_grad():
-            wide = {name: gradient.double() for name, gradient in gradients.items()}
-            norm = torch.stack([gradient.norm() for gradient in wide.values()]).norm()
+            exact = {name: gradient.double() for name, gradient in gradients.items()}
+            norm = torch.stack([gradient.norm() for gradient in exact.values()]).norm()
             is_finite = bool(torch.isfinite(norm))
             norms.append(norm if is_finite else torch.full_like(norm, torch.inf))
-            for name, gradient in wide.items() if is_finite else ():
+            for name, gradient in exact.items() if is_finite else ():
                 sums[name] += gradient * (clip_norm / norm).clamp(max=1.0)
     types = {name: accumulation_dtype(p.dtype) for name, p in parameters.items()}
     of_norms = torch.float64 if torch.float64 in types.values() else torch.float32
@@ -144,7 +143,7 @@ def _gradients(
 ) -> dict[str, Tensor]:
     """Return the gradient of one record's loss by plain autograd."""
     parameters = trainable(model)
-    one = mapped((inputs, targets), lambda tensor: tensor[record : record + 1].clone())
+    one = map_tensors((inputs, targets), lambda tensor: tensor[record : record + 1].clone())
     with torch.enable_grad():
         own = check_losses(loss(forward(model, one[0]), one[1]), 1, "loss")
     if not own.requires_grad:

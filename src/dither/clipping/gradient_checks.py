@@ -1,9 +1,9 @@
-"""What the fast engine relies on, checked by differentiating the losses once more.
+"""Checks of losses and rules that differentiate the losses once more.
 
-Shapes can mislead (a sequence as long as the batch), rules can be wrong, losses can mix records. So
-it is checked once that each loss depends on the model's outputs for its own record alone
-(:func:`check_own_rows`), and for every kind of use that a weighted sum of the records' gradients is
-what plain autograd gives, with a weight of its own for every record (:func:`differing`).
+Shapes can mislead (a sequence as long as the batch), rules can be wrong, losses can mix records.
+:func:`check_own_rows` checks that every loss depends on the model's outputs for its own record
+alone. :func:`find_mismatches` checks for every kind of use that a weighted sum of the records'
+gradients, with a different weight for every record, is the gradient that plain autograd gives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,14 +49,14 @@ def check_own_rows(
     """
     records = len(losses)
     chosen = random_half(records).to(losses.device)
-    for output, whole, half in zip(outputs, gradients, of_half, strict=True):
-        if whole is None or output.is_constant:
+    for output, full, half in zip(outputs, gradients, of_half, strict=True):
+        if full is None or output.is_constant:
             continue
-        half = torch.zeros_like(whole) if half is None else half
-        readings = list(_by_record(whole, half, records))
-        if readings and len(whole) != records and not _shares_rows(whole, half):
+        half = torch.zeros_like(full) if half is None else half
+        candidates = list(_by_record(full, half, records))
+        if candidates and len(full) != records and not _shares_rows(full, half):
             continue
-        if readings and not any(_is_own(*pair, chosen.to(whole.device)) for pair in readings):
+        if candidates and not any(_is_own(*pair, chosen.to(full.device)) for pair in candidates):
             raise InvalidValueError(
                 "losses must be one per record, each from the model's outputs for its own record, "
                 "got losses that depend on other records of the batch: leave out what compares or "
@@ -65,31 +65,31 @@ def check_own_rows(
             )
 
 
-def _by_record(whole: Tensor, half: Tensor, records: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _by_record(full: Tensor, half: Tensor, records: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield both gradients as records × rest, for every dimension that may be the records'."""
-    for axis, owners in record_axes(whole, records):
-        order = owners.argsort(stable=True).to(whole.device)
-        one, two = (g.index_select(axis, order).movedim(axis, 0) for g in (whole, half))
+    for axis, owners in record_axes(full, records):
+        order = owners.argsort(stable=True).to(full.device)
+        one, two = (g.index_select(axis, order).movedim(axis, 0) for g in (full, half))
         yield one.reshape(records, -1), two.reshape(records, -1)
 
 
-def _is_own(whole: Tensor, half: Tensor, chosen: Tensor) -> bool:
+def _is_own(full: Tensor, half: Tensor, chosen: Tensor) -> bool:
     """Return whether half of the losses give all of the gradient of their rows, and no other."""
-    expected = torch.where(chosen[:, None], whole, torch.zeros_like(whole))
-    return bool((~_far(half, expected, whole)).all())
+    expected = torch.where(chosen[:, None], full, torch.zeros_like(full))
+    return bool((~_differs(half, expected, full)).all())
 
 
-def _shares_rows(whole: Tensor, half: Tensor) -> bool:
+def _shares_rows(full: Tensor, half: Tensor) -> bool:
     """Return whether a row gets gradients from both halves of the losses.
 
-    Several rows per record may be of another number for each, so that nobody knows whose they are.
+    Records may have different numbers of rows, so that it is unknown whose they are.
     """
-    whole, half = whole.flatten(1), half.flatten(1)
-    nothing = torch.zeros_like(whole)
-    return bool((_far(half, nothing, whole) & _far(whole - half, nothing, whole)).any())
+    full, half = full.flatten(1), half.flatten(1)
+    nothing = torch.zeros_like(full)
+    return bool((_differs(half, nothing, full) & _differs(full - half, nothing, full)).any())
 
 
-def _far(found: Tensor, expected: Tensor, scale: Tensor) -> Tensor:
+def _differs(found: Tensor, expected: Tensor, scale: Tensor) -> Tensor:
     """Return which rows differ, as far as both are finite."""
     tolerance = _TOLERANCE.get(found.dtype, 0.03)
     size = torch.linalg.vector_norm(scale, dim=1)
@@ -109,7 +109,7 @@ def record_weights(norms: Tensor) -> Tensor:
     return torch.where(finite, weights, 0.0)
 
 
-def differing(
+def find_mismatches(
     recorder: Recorder,
     losses: Tensor,
     contributions: Mapping[str, Contribution],
@@ -118,10 +118,10 @@ def differing(
 ) -> tuple[set[str], bool]:
     """Return the parameters that are not computed as plain autograd does, record by record.
 
-    Every record gets a weight of its own. The rows of the gradients at the outputs of the uses must
+    Every record gets a different weight. The rows of the gradients at the outputs of the uses must
     be weighted by those of the records, and the weighted sum of the records' gradients must be the
-    gradient of the weighted losses. A record whose gradient is not finite spoils every sum of plain
-    autograd: then only rows are compared, and the second value is False.
+    gradient of the weighted losses. A record whose gradient is not finite makes every sum of plain
+    autograd useless: then only rows are compared, and the second value is False.
 
     Args:
         recorder: what was recorded.
@@ -142,7 +142,7 @@ def differing(
     for k in uses:
         use, plain = recorder.uses[k], gradients[k][0]
         weighted = None if use.edges[0] is None else next(ahead)
-        if is_recurrent(use):  # which say themselves where they have their records
+        if is_recurrent(use):  # their arguments say where the records are
             continue
         if _rows_differ(use.layout, plain, weighted, weights, torch.isfinite(norms)):
             wrong |= {*use.names} & {*names}
@@ -150,7 +150,7 @@ def differing(
         return wrong, False
     dtypes = [g.dtype for each in gradients.values() for g in each if g is not None]
     tolerance = max((_TOLERANCE.get(dtype, 0.03) for dtype in dtypes), default=0.0)
-    whole = float((weights * norms).norm())
+    full = float((weights * norms).norm())
     for name, gradient in zip(names, found, strict=False):
         parameter, part = recorder.parameters[name], contributions.get(name)
         difference = torch.zeros_like(parameter, dtype=accumulation_dtype(parameter.dtype))
@@ -159,7 +159,7 @@ def differing(
         if gradient is not None:
             difference -= gradient.to_dense() if gradient.is_sparse else gradient
         scale = float((weights * squared[name].sqrt()).norm()) if part is not None else 0.0
-        if not float(difference.norm()) <= tolerance * (scale + 0.01 * whole):
+        if not float(difference.norm()) <= tolerance * (scale + 0.01 * full):
             wrong.add(name)
     return wrong, True
 
@@ -177,4 +177,4 @@ def _rows_differ(
     records = len(weights)
     one, two = (layout.record_first(g, records).reshape(records, -1) for g in (plain, weighted))
     expected = weights.to(one)[:, None] * one
-    return bool((_far(two, expected, expected) & finite.to(one.device)).any())
+    return bool((_differs(two, expected, expected) & finite.to(one.device)).any())

@@ -32,33 +32,30 @@ class Finding:
         return f"{self.verdict}: {self.where}: {self.reason}; {self.remedy}"
 
 
-RENORMALISED = "embedding with max_norm, which rewrites the rows that the records use"
-
-
-def unsound_layers(model: nn.Module) -> Iterator[Finding]:
-    """Yield every layer that mixes records, keeps statistics of them, or cannot be looked into."""
+def refused_layers(model: nn.Module) -> Iterator[Finding]:
+    """Yield every layer that mixes records, stores statistics of them, or hides its parameters."""
     for path, layer in model.named_modules():
-        found = _refusal(layer)
+        found = _reason_and_remedy(layer)
         if found is not None:
             yield Finding("refused", f"{path or 'the model'} ({type(layer).__name__})", *found)
 
 
 def check_layers(model: nn.Module) -> None:
     """Raise on the first such layer."""
-    if all(_refusal(layer) is None for layer in model.modules()):
-        return  # the usual case, without asking for names
-    for each in unsound_layers(model):
+    if all(_reason_and_remedy(layer) is None for layer in model.modules()):
+        return  # the usual case, without computing paths
+    for each in refused_layers(model):
         raise InvalidValueError(
             f"model cannot be trained privately as it is: {each.where} {each.reason}; {each.remedy}"
         )
 
 
-def _refusal(layer: nn.Module) -> tuple[str, str] | None:
+def _reason_and_remedy(layer: nn.Module) -> tuple[str, str] | None:
     """Return what is wrong with a layer, and what to do."""
-    return _keeps_or_mixes(layer) or _hides_parameters(layer)
+    return _mixes_or_stores_records(layer) or _hides_parameters(layer)
 
 
-def _keeps_or_mixes(layer: nn.Module) -> tuple[str, str] | None:
+def _mixes_or_stores_records(layer: nn.Module) -> tuple[str, str] | None:
     if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
         remedy = (
             "dither.clipping.replace_batch_norm(model) returns a copy with GroupNorm in its place, "
@@ -67,7 +64,7 @@ def _keeps_or_mixes(layer: nn.Module) -> tuple[str, str] | None:
         is_lazy = isinstance(layer, nn.modules.lazy.LazyModuleMixin)
         return (
             "normalises over the records of a batch",
-            f"{remedy if is_lazy or type(layer) in REPLACEABLE else BY_HAND}, "
+            f"{remedy if is_lazy or type(layer) in _REPLACEABLE else _BY_HAND}, "
             "or keep its statistics as they are with .eval() on this layer",
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
@@ -75,7 +72,7 @@ def _keeps_or_mixes(layer: nn.Module) -> tuple[str, str] | None:
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.scale_grad_by_freq:
         return "has scale_grad_by_freq, which counts tokens over the batch", "leave it out"
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats and layer.training:
-        return "keeps running statistics of the records", "make it with track_running_stats=False"
+        return "stores running statistics of the records", "set track_running_stats=False"
     return None
 
 
@@ -99,9 +96,9 @@ def _hides_parameters(layer: nn.Module) -> tuple[str, str] | None:
     return None
 
 
-REPLACEABLE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_REPLACEABLE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 """The types that only normalise; a subclass may apply an activation as well."""
-BY_HAND = (
+_BY_HAND = (
     "replace it by hand with nn.GroupNorm followed by its activation, "
     "or build the model with another norm layer"
 )
@@ -125,10 +122,10 @@ def replace_batch_norm(model: nn.Module, *, groups: int = 32) -> nn.Module:
     for path, layer in model.named_modules():
         if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
             raise InvalidValueError(f"model must have its parameters, but {path} is still lazy")
-        if isinstance(layer, _BatchNorm) and type(layer) not in REPLACEABLE:
+        if isinstance(layer, _BatchNorm) and type(layer) not in _REPLACEABLE:
             raise InvalidValueError(
                 f"model must have no subclass of BatchNorm, got {path or 'the model'} "
-                f"({type(layer).__name__}), which may apply an activation, too; {BY_HAND}"
+                f"({type(layer).__name__}), which may apply an activation, too; {_BY_HAND}"
             )
     copied = copy.deepcopy(model)
     made: dict[int, nn.GroupNorm] = {}

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dither.clipping.batch import count, mapped, take, tensors, trainable
+from dither.clipping.batch import count_records, map_tensors, take, tensors, trainable
 from dither.clipping.engine import FallbackWarning
 from dither.clipping.functional import clipped_sum
-from dither.clipping.layers import Finding, unsound_layers
+from dither.clipping.layers import Finding, refused_layers
 from dither.validate import InvalidValueError, instance
 
 _CLOSE = 1e-3
@@ -53,7 +53,7 @@ def check(model: nn.Module, example: Any = None) -> Findings:
         or keep its statistics as they are with .eval() on this layer
     """
     instance(nn.Module, model=model)
-    found = list(unsound_layers(model))
+    found = list(refused_layers(model))
     if not trainable(model):
         reason, remedy = "no parameter is trainable", "call requires_grad_() on those to be trained"
         found.append(Finding("refused", "the model", reason, remedy))
@@ -68,12 +68,12 @@ def check(model: nn.Module, example: Any = None) -> Findings:
 
 
 def _try(model: nn.Module, example: Any) -> list[Finding]:
-    records = count(example=example)
+    records = count_records(example=example)
     if records < 2:
         raise InvalidValueError(f"example must have at least two records, got {records}")
     found: dict[Finding, None] = {}
     for size in (records, records - 1):
-        part = mapped(take(example, slice(0, size)), torch.clone)
+        part = map_tensors(take(example, slice(0, size)), torch.clone)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")

@@ -3,7 +3,7 @@
 A :class:`Recorder` sees every PyTorch function that is called while it is active, whoever calls
 it: a layer, a function that borrows a layer's weight, a bare parameter. It follows which tensors
 come from the batch. A call that joins such a tensor with a parameter is a *use* and is noted with
-the edge of the graph at which its output's gradient will be asked for; what is computed from
+the edge of the graph at which its output's gradient will be computed; what is computed from
 parameters alone (a transposed weight, a slice of a position table) stands for its parameters.
 """
 
@@ -18,7 +18,6 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dither.clipping.batch import tensors
-from dither.clipping.layers import RENORMALISED
 from dither.clipping.replacements import (
     attention,
     attention_arguments,
@@ -26,7 +25,7 @@ from dither.clipping.replacements import (
     max_pool2d,
 )
 from dither.clipping.rows import Layout, layout_of
-from dither.clipping.rules.registry import treats_leading_alike
+from dither.clipping.rules.registry import takes_any_leading_dims
 from dither.validate import InvalidValueError
 
 _EXPANDING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to}
@@ -48,7 +47,7 @@ _MOVING: dict[Any, tuple[int, int | None]] = {
     if hasattr(home, name)
 }
 """Functions that can put a record into another's row: the position of their ``dim``, and which it
-is if it is not given; None for all dimensions as one."""
+is if it is not given; None for all dimensions flattened."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,18 +98,18 @@ class Derived:
     version: int
 
 
-class Seen(NamedTuple):
-    """One call, as it was seen: with each tensor that it was given, the version and the maker."""
+class SeenCall(NamedTuple):
+    """One call, as it was seen; with every input tensor, its version and the node that made it."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    given: list[tuple[Tensor, int, Node | None]]
-    made: list[Tensor]
+    inputs: list[tuple[Tensor, int, Node | None]]
+    outputs: list[Tensor]
 
 
 class Recorder(TorchFunctionMode):
-    """Notes every use of the parameters while it is active.
+    """Records every use of the parameters while it is active.
 
     Args:
         parameters: the trainable ones, by name.
@@ -125,8 +124,8 @@ class Recorder(TorchFunctionMode):
         self.derived: dict[int, Derived] = {}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._moved: dict[int, bool] = {}  # of tensors from the batch: may rows be elsewhere?
-        self._outputs: list[Tensor] = []  # an id must not be given away while it is known
-        self._inside_layers, self._looking_away = 0, False
+        self._alive: list[Tensor] = []  # so that no other tensor gets an id that is known
+        self._inside_layers, self._is_paused = 0, False
         self._listener: object = None
 
     def __torch_function__(
@@ -138,7 +137,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """See one call of a PyTorch function."""
         kwargs = kwargs or {}
-        if self._looking_away:
+        if self._is_paused:
             return func(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             named = attention_arguments(args, kwargs)
@@ -146,20 +145,23 @@ class Recorder(TorchFunctionMode):
                 with self:
                     return attention(named)
         if func is functional.embedding and (kwargs.get("max_norm") or (len(args) > 3 and args[3])):
-            raise InvalidValueError(f"model must leave its weights alone, got an {RENORMALISED}")
+            raise InvalidValueError(
+                "model must leave its weights alone, got an embedding with max_norm, which "
+                "rewrites the rows that the records use"
+            )
         given = tensors((args, kwargs) if kwargs else args)
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
         output = (max_pool2d if func is functional.max_pool2d else func)(*args, **kwargs)
         made = [args[0]] if func is Tensor.__setitem__ else tensors(output)
         if made:
-            self._note(Seen(func, args, kwargs, before, made))
+            self._record(SeenCall(func, args, kwargs, before, made))
         return output
 
     def begin_call(self, arguments: Any, ragged: Collection[int]) -> None:
-        """Follow what a module is called with, where it has rows of the batch.
+        """Track the arguments of a module that have rows of the batch.
 
-        Several rows per record are looked for only if no argument has one. They may be of
-        different numbers for each record, so that nothing is known of their places.
+        Several rows per record are tracked only if no argument has one. Records may have different
+        numbers of rows, so that it is unknown which row belongs to which record.
 
         Args:
             arguments: of the call.
@@ -169,40 +171,40 @@ class Recorder(TorchFunctionMode):
         single = {k: t for k, t in rows.items() if len(t) == self.records}
         for place, tensor in (single or rows).items():
             if id(tensor) not in self._moved:
-                self._outputs.append(tensor)
+                self._alive.append(tensor)
                 self._moved[id(tensor)] = not single or place in ragged
 
     def end_call(self, outputs: list[Tensor]) -> None:
         """Forget what was computed inside a call, but for its outputs."""
-        self._outputs = [*self._outputs, *outputs]
-        known = {id(tensor) for tensor in self._outputs}
+        self._alive = [*self._alive, *outputs]
+        known = {id(tensor) for tensor in self._alive}
         self._moved = {key: moved for key, moved in self._moved.items() if key in known}
 
     def start(self, listener: object) -> None:
-        """Be active, and keep alive who waits for the end of the call."""
+        """Start recording, and keep alive the listener that waits for the end of the call."""
         self._listener = listener
         self.__enter__()  # type: ignore[no-untyped-call] # torch's
 
     def stop(self) -> None:
-        """Be active no more."""
+        """Stop recording."""
         self._listener = None
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call] # torch's
 
     def enter_layer(self) -> None:
-        """Look away: a layer with a rule of its own begins."""
+        """Record nothing inside a layer that has a rule of its own."""
         self._inside_layers += 1
 
     def leave_layer(self, layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Note a whole layer as one call; without an output it has failed."""
+        """Record a layer as one call; without an output it has failed."""
         self._inside_layers -= 1
         if not tensors(output):
             return
-        self._looking_away = True
+        self._is_paused = True
         given = tensors((args, kwargs))
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
         before += [(p, p._version, None) for p in layer.parameters() if id(p) in self._names]
-        self._note(Seen(layer, args, kwargs, before, tensors(output)))
-        self._looking_away = False
+        self._record(SeenCall(layer, args, kwargs, before, tensors(output)))
+        self._is_paused = False
 
     def parameters_in(self, *arguments: Any) -> list[str]:
         """Return the names of the parameters that the arguments hold or were computed from."""
@@ -244,60 +246,60 @@ class Recorder(TorchFunctionMode):
             self._moved[id(tensor)] = len(tensor) != self.records
         return unknown
 
-    def _note(self, seen: Seen) -> None:
-        given = [tensor for tensor, _, _ in seen.given]
+    def _record(self, seen: SeenCall) -> None:
+        given = [tensor for tensor, _, _ in seen.inputs]
         batch = frozenset(id(tensor) for tensor in given if self.comes_from_batch(tensor))
         held = [tensor for tensor in given if self.stands_for_parameters(tensor)]
-        wide_enough = seen.made[0].shape[:1] == (self.records,)
+        is_per_record = seen.outputs[0].shape[:1] == (self.records,)
         # Positions or types of tokens may be looked up once per record, whatever the record is.
-        looks_up = seen.function is functional.embedding and seen.made[0].dim() > 2
-        spread = bool(held) and (seen.function in _EXPANDING or looks_up) and wide_enough
+        looks_up = seen.function is functional.embedding and seen.outputs[0].dim() > 2
+        spread = bool(held) and (seen.function in _EXPANDING or looks_up) and is_per_record
         if not (batch or spread):
-            for tensor in seen.made:
+            for tensor in seen.outputs:
                 self._moved.pop(id(tensor), None)
             if held and not self._inside_layers:
-                self._note_derived(seen)
+                self._record_derived(seen)
             return
         moved = any(self._moved[key] for key in batch) or _moves_records(seen, batch, self.records)
-        for tensor in seen.made:
+        for tensor in seen.outputs:
             self._moved[id(tensor)] = moved
         if held and not self._inside_layers:
-            self._note_use(seen, batch, moved)
+            self._record_use(seen, batch, moved)
 
-    def _note_derived(self, seen: Seen) -> None:
-        for position, tensor in enumerate(seen.made):
+    def _record_derived(self, seen: SeenCall) -> None:
+        for position, tensor in enumerate(seen.outputs):
             if tensor.requires_grad and not self.stands_for_parameters(tensor):
-                place = position if len(seen.made) > 1 else None
+                place = position if len(seen.outputs) > 1 else None
                 call = seen.function, seen.args, seen.kwargs
                 self.derived[id(tensor)] = Derived(tensor, *call, place, tensor._version)
 
-    def _note_use(self, seen: Seen, batch: frozenset[int], moved: bool) -> None:
-        if not any(tensor.requires_grad for tensor in seen.made):
+    def _record_use(self, seen: SeenCall, batch: frozenset[int], moved: bool) -> None:
+        if not any(tensor.requires_grad for tensor in seen.outputs):
             return
-        function, shape = seen.function, seen.made[0].shape
+        function, shape = seen.function, seen.outputs[0].shape
         later = function in _IN_PLACE_SUMS
-        layout = layout_of(shape, self.records, treats_leading_alike(function))
-        names = self.parameters_in([tensor for tensor, _, _ in seen.given])
+        layout = layout_of(shape, self.records, takes_any_leading_dims(function))
+        names = self.parameters_in([tensor for tensor, _, _ in seen.inputs])
         kind = type(function) if isinstance(function, nn.Module) else function
-        form = self._form((seen.args, seen.kwargs), batch)
+        form = self._signature((seen.args, seen.kwargs), batch)
         is_ambiguous = shape[:2] == (self.records, self.records)
         use = Use(
             function,
             seen.args,
             seen.kwargs,
             batch,
-            tuple(tensor.shape for tensor in seen.made),
-            tuple(get_gradient_edge(t) if t.requires_grad else None for t in seen.made),
-            tuple(node for t, _, node in seen.given if node and not self.stands_for_parameters(t)),
-            tuple((t, t._version if later else version) for t, version, _ in seen.given),
+            tuple(tensor.shape for tensor in seen.outputs),
+            tuple(get_gradient_edge(t) if t.requires_grad else None for t in seen.outputs),
+            tuple(node for t, _, node in seen.inputs if node and not self.stands_for_parameters(t)),
+            tuple((t, t._version if later else version) for t, version, _ in seen.inputs),
             tuple(names),
             layout,
             None if moved else (kind, tuple(names), layout, is_ambiguous, len(shape), form),
         )
         self.uses.append(use)
 
-    def _form(self, arguments: Any, batch: frozenset[int]) -> object:
-        """Return what kinds of arguments a call has, whatever their values and sizes."""
+    def _signature(self, arguments: Any, batch: frozenset[int]) -> object:
+        """Return the kinds of arguments of a call, without their values and sizes."""
         if isinstance(arguments, Tensor):
             if id(arguments) in batch:
                 return "batch", arguments.dim()
@@ -307,13 +309,13 @@ class Recorder(TorchFunctionMode):
             kind = "constant" if made is None else (made.function, made.position)
             return kind, arguments.dim()
         if isinstance(arguments, tuple | list):
-            return tuple(self._form(each, batch) for each in arguments)
+            return tuple(self._signature(each, batch) for each in arguments)
         if isinstance(arguments, dict):
-            return tuple((name, self._form(each, batch)) for name, each in arguments.items())
+            return tuple((name, self._signature(each, batch)) for name, each in arguments.items())
         return type(arguments)
 
 
-def _moves_records(seen: Seen, batch: frozenset[int], records: int) -> bool:
+def _moves_records(seen: SeenCall, batch: frozenset[int], records: int) -> bool:
     """Return whether a call can put a record of its first argument into another's row."""
     subjects = [
         t for t in tensors(seen.args[:1]) if id(t) in batch and t.dim() and len(t) % records == 0

@@ -17,20 +17,20 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from dither.clipping.batch import tensors, tensors_anywhere, trainable
-from dither.clipping.independence import Trial, Verdict
+from dither.clipping.independence import IndependenceCheck, IndependenceResult
 from dither.clipping.recorder import Recorder
 from dither.clipping.rules.registry import has_rule_as_layer
 
-_Held: TypeAlias = tuple[str, bool, Tensor, int]
+_TensorState: TypeAlias = tuple[str, bool, Tensor, int]
 """A parameter or buffer: its name, whether it is a parameter, itself, its version counter."""
 
 _MIXED = (
     "model must treat every record by itself, but its outputs for a record change with the other "
     "records of the batch"
 )
-_TRIED_AGAIN = 2, 32
-ATTEMPTS = 4
-"""Batches that are looked at where one alone leaves something open."""
+_CHECKED_AGAIN = 2, 32
+MAX_ATTEMPTS = 4
+"""Batches that are checked where one alone does not decide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,8 @@ class Output:
     """A tensor that an outermost call has returned, by its place in the graph.
 
     Attributes:
-        edge: where its gradient will be asked for.
-        is_alike: whether no record changed it when the call was tried.
+        edge: where its gradient will be computed.
+        is_alike: whether no record changed it when the call was checked.
         is_constant: whether no record can change it.
         refusal: why it must not lead to losses.
     """
@@ -51,51 +51,51 @@ class Output:
 
 
 @dataclass
-class CallMemory:
+class CallStatus:
     """What is known of a kind of call.
 
     Attributes:
-        verdict: what trying it has shown.
-        seen: how often it was made.
-        tried: how often it was tried.
+        result: what checking it has shown.
+        calls: how often it was made.
+        checks: how often it was checked.
     """
 
-    verdict: Verdict = field(default_factory=lambda: Verdict(is_final=False))
-    seen: int = 0
-    tried: int = 0
+    result: IndependenceResult = field(default_factory=lambda: IndependenceResult(is_final=False))
+    calls: int = 0
+    checks: int = 0
 
-    def is_due(self) -> bool:
-        """Return whether to try it: if something is open, and again when parameters have moved.
+    def is_check_due(self) -> bool:
+        """Return whether to check it: until it is decided, and again when parameters have changed.
 
-        What is behind a gate that begins at zero shows itself only then.
+        What is behind a gate that starts at zero has an effect only then.
         """
-        if self.verdict.is_final:
-            return self.verdict.is_checked and self.seen in _TRIED_AGAIN
-        return self.tried < ATTEMPTS
+        if self.result.is_final:
+            return self.result.is_checked and self.calls in _CHECKED_AGAIN
+        return self.checks < MAX_ATTEMPTS
 
-    def learn(self, verdict: Verdict, records: int) -> None:
-        """Take the verdict of another trial; one record alone shows nothing but buffers."""
+    def update(self, result: IndependenceResult, records: int) -> None:
+        """Take the result of another check; one record alone shows nothing but buffers."""
         if records > 1:
-            self.verdict, self.tried = verdict, self.tried + 1
+            self.result, self.checks = result, self.checks + 1
         else:
-            buffers = self.verdict.buffers | verdict.buffers
-            self.verdict = replace(self.verdict, refusal=verdict.refusal, buffers=buffers)
+            buffers = self.result.buffers | result.buffers
+            self.result = replace(self.result, refusal=result.refusal, buffers=buffers)
 
 
 @dataclass
-class Memory:
-    """What was found out about a model, so that it is not checked again at every step.
+class CheckCache:
+    """What checks have shown about a model, so that it is not checked again at every step.
 
     Attributes:
-        calls: kind of call → what trying it has shown.
+        calls: kind of call → what checking it has shown.
         ragged: kind of call → positions of arguments without one row per record.
         verified: parameter → keys of the uses whose sum was compared with plain autograd.
         failed: (parameter, keys) → why the rules cannot compute it.
-        losses: how often losses were seen to depend on their own records alone.
-        warned: what was said.
+        losses: how often losses were checked to depend on their own records alone.
+        warned: the warnings that were given.
     """
 
-    calls: dict[object, CallMemory] = field(default_factory=dict)
+    calls: dict[object, CallStatus] = field(default_factory=dict)
     ragged: dict[object, set[int]] = field(default_factory=dict)
     verified: dict[str, set[object]] = field(default_factory=dict)
     failed: dict[tuple[str, frozenset[object]], str] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Recording:
     Args:
         model: the model.
         records: how many records the batch has.
-        memory: what is known of the model.
+        cache: what is known about the model.
         randomness: a context for each call, with random numbers for the model.
     """
 
@@ -117,39 +117,42 @@ class Recording:
         self,
         model: nn.Module,
         records: int,
-        memory: Memory,
+        cache: CheckCache,
         randomness: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.records = records
         self.outputs: list[Output] = []
         self.calls = 0
-        self.memory = memory
+        self.cache = cache
         self._model, self._randomness = model, randomness
         self._drawing: AbstractContextManager[None] = nullcontext()
-        self._trial: Trial | None = None
-        self._state: list[_Held] = []
-        self._kind: object = None
+        self._check: IndependenceCheck | None = None
+        self._state: list[_TensorState] = []
+        self._call_key: object = None
 
     @cached_property
     def recorder(self) -> Recorder:
-        """What sees the calls: of the parameters that are trainable when the first one comes."""
+        """The recorder of the parameters that are trainable when the first call is made."""
         return Recorder(trainable(self._model), self.records)
 
     def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Try the call if it is of a kind that was not seen before; record what happens then."""
+        """Check the call if its kind was not seen before; record what happens in it."""
         self._drawing = self._randomness()
         self._drawing.__enter__()
-        self._state = _held(self._model)
-        self._kind = _kind(module, args, kwargs)  # before hooks of others change the arguments
-        known = self.memory.calls.setdefault(self._kind, CallMemory())
-        known.seen += 1
-        if known.is_due() and self.records > 1:
+        self._state = _tensor_states(self._model)
+        # Before hooks of the user change the arguments.
+        self._call_key = _key_of_call(module, args, kwargs)
+        known = self.cache.calls.setdefault(self._call_key, CallStatus())
+        known.calls += 1
+        if known.is_check_due() and self.records > 1:
             try:
-                self._trial = Trial(self._model, module, args, kwargs, self.records, known.tried)
+                self._check = IndependenceCheck(
+                    self._model, module, args, kwargs, self.records, known.checks
+                )
             except BaseException:  # an interrupt, or what the call itself would raise
                 self.leave_call()
                 raise
-        ragged = self.memory.ragged.setdefault(self._kind, set())
+        ragged = self.cache.ragged.setdefault(self._call_key, set())
         lengths = [tensor.shape[:1] for tensor in tensors((args, kwargs))]
         ragged |= {place for place, size in enumerate(lengths) if size != (self.records,)}
         self.recorder.begin_call((args, kwargs), ragged)
@@ -161,35 +164,41 @@ class Recording:
             self.calls += 1
             self.recorder.end_call(made)
             # A call that has failed has no output.
-            verdict = Verdict() if output is None else self._verdict(module, args, kwargs, made)
+            result = (
+                IndependenceResult()
+                if output is None
+                else self._check_result(module, args, kwargs, made)
+            )
             for place, tensor in enumerate(made):
                 if tensor.requires_grad:
-                    refusal = _MIXED if place in verdict.mixed else verdict.refusal
-                    edge, is_alike = get_gradient_edge(tensor), place in verdict.constants
+                    refusal = _MIXED if place in result.mixed else result.refusal
+                    edge, is_alike = get_gradient_edge(tensor), place in result.constants
                     is_constant = is_alike and not self.recorder.comes_from_batch(tensor)
                     self.outputs.append(Output(edge, is_alike, is_constant, refusal))
         finally:
             self.leave_call()
 
     def leave_call(self) -> None:
-        """Put random numbers and the state of a call away."""
-        self._trial, self._state = None, []
+        """Forget the random numbers and the state of a call."""
+        self._check, self._state = None, []
         self._drawing.__exit__(None, None, None)
 
-    def _verdict(self, module: nn.Module, args: Any, kwargs: Any, made: list[Tensor]) -> Verdict:
-        known = self.memory.calls[self._kind]
-        written, is_parameter = _changes(self._state, _held(self._model))
+    def _check_result(
+        self, module: nn.Module, args: Any, kwargs: Any, made: list[Tensor]
+    ) -> IndependenceResult:
+        known = self.cache.calls[self._call_key]
+        written, is_parameter = _changes(self._state, _tensor_states(self._model))
         if is_parameter:
-            return Verdict(
+            return IndependenceResult(
                 "model must leave its parameters to the optimizer, but its forward pass writes to "
                 f"{min(written)}: what it writes from the records would be released without noise"
             )
-        if self._trial is not None:
-            known.learn(self._trial.verdict(made, written), self.records)
-        elif not written <= known.verdict.buffers:
-            trial = Trial(self._model, module, args, kwargs, self.records, hooks=True)
-            known.learn(trial.verdict(None), self.records)
-        return known.verdict
+        if self._check is not None:
+            known.update(self._check.result(made, written), self.records)
+        elif not written <= known.result.buffers:
+            check = IndependenceCheck(self._model, module, args, kwargs, self.records, hooks=True)
+            known.update(check.result(None), self.records)
+        return known.result
 
 
 class ModelHooks:
@@ -212,7 +221,7 @@ class ModelHooks:
                 ]
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         self.begin(None)
         for handle in self._handles:
             handle.remove()
@@ -255,9 +264,9 @@ class ModelHooks:
 
     @contextmanager
     def _paused(self) -> Iterator[Recording]:
-        """Give the recording, which hears of nothing meanwhile."""
+        """Yield the recording, to which nothing is reported meanwhile."""
         recording, self.recording = self.recording, None
-        assert recording is not None  # noqa: S101 (for the type checker: the callers ask)
+        assert recording is not None  # noqa: S101 (for the type checker: the callers check)
         try:
             yield recording
         finally:
@@ -265,7 +274,7 @@ class ModelHooks:
 
 
 class _Hook:
-    """A method that a copy of the model does not take along."""
+    """A method that is not copied with the model."""
 
     def __init__(self, method: WeakMethod[Callable[..., None]] | None = None) -> None:
         self._method = method
@@ -280,7 +289,7 @@ class _Hook:
         return _Hook, ()
 
 
-def _held(model: nn.Module) -> list[_Held]:
+def _tensor_states(model: nn.Module) -> list[_TensorState]:
     return [
         (name, is_parameter, tensor, tensor._version)
         for module in model.modules()
@@ -290,7 +299,7 @@ def _held(model: nn.Module) -> list[_Held]:
     ]
 
 
-def _changes(before: list[_Held], after: list[_Held]) -> tuple[frozenset[str], bool]:
+def _changes(before: list[_TensorState], after: list[_TensorState]) -> tuple[frozenset[str], bool]:
     """Return the names of what was written, and whether a parameter is among it."""
     if len(before) == len(after) and all(
         one[2] is two[2] and one[3] == two[3] for one, two in zip(before, after, strict=True)
@@ -301,17 +310,17 @@ def _changes(before: list[_Held], after: list[_Held]) -> tuple[frozenset[str], b
     return frozenset(name for name, *_ in changed), any(each[1] for each in changed)
 
 
-def _kind(module: nn.Module, args: Any, kwargs: Any) -> object:
-    """Return the same for calls that differ in values and sizes alone."""
+def _key_of_call(module: nn.Module, args: Any, kwargs: Any) -> object:
+    """Return a key that is equal for calls which differ only in values and sizes."""
     modes = hash(tuple(each.training for each in module.modules()))
-    return id(module), modes, _form(args), _form(kwargs)
+    return id(module), modes, _signature(args), _signature(kwargs)
 
 
-def _form(arguments: Any) -> object:
+def _signature(arguments: Any) -> object:
     if isinstance(arguments, Tensor):
         return arguments.dim(), arguments.is_floating_point()
     if isinstance(arguments, tuple | list):
-        return tuple(_form(each) for each in arguments)
+        return tuple(_signature(each) for each in arguments)
     if isinstance(arguments, dict):
-        return tuple((name, _form(each)) for name, each in arguments.items())
+        return tuple((name, _signature(each)) for name, each in arguments.items())
     return type(arguments)

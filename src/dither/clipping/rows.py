@@ -1,4 +1,4 @@
-"""Rows of records in tensors: where they may be, overwritten by others, compared."""
+"""Rows of records in tensors: where they may be, how to overwrite and how to compare them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,25 +32,25 @@ class Layout(Enum):
         return tensor
 
 
-def layout_of(shape: Sequence[int], records: int, leading_alike: bool) -> Layout | None:
-    """Return where the records seem to be, going by the shape alone; a proof follows later."""
+def layout_of(shape: Sequence[int], records: int, any_leading_dims: bool) -> Layout | None:
+    """Return where the records seem to be, from the shape alone; it is verified later."""
     if shape and shape[0] == records:
         return Layout.FIRST
-    if leading_alike and len(shape) >= 3 and shape[1] == records:
+    if any_leading_dims and len(shape) >= 3 and shape[1] == records:
         return Layout.SECOND
-    if leading_alike and len(shape) >= 2 and shape[0] and shape[0] % records == 0:
+    if any_leading_dims and len(shape) >= 2 and shape[0] and shape[0] % records == 0:
         return Layout.JOINED
     return None
 
 
-ENOUGH = 16
+ENOUGH_RECORDS = 16
 """With fewer records, a pair that mixes may be in one half: another batch is looked at, too."""
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 0.01}
 
 
 @dataclass(frozen=True)
-class Reading:
+class RowAssignment:
     """Which arguments have rows of records: position → (dimension, the record of every index).
 
     It is a guess where the records are not just along the first dimension: there may be more rows
@@ -61,7 +61,7 @@ class Reading:
     is_guess: bool = False
 
 
-def readings(given: Sequence[Tensor], records: int) -> list[Reading]:
+def row_assignments(given: Sequence[Tensor], records: int) -> list[RowAssignment]:
     """Return how arguments may have rows of records, the most likely way first.
 
     Records are along the first dimension; repeated along it, as neighbours or apart, if no argument
@@ -79,12 +79,15 @@ def readings(given: Sequence[Tensor], records: int) -> list[Reading]:
         squares = {place for place in first if given[place].shape == (records, records)}
         constants = [vectors, squares, *({place} for place in vectors | squares), vectors | squares]
         rest = [{p: first[p] for p in first if p not in each} for each in constants]
-        return [Reading(first), *(Reading(each) for each in rest if 0 < len(each) < len(first))]
+        return [
+            RowAssignment(first),
+            *(RowAssignment(each) for each in rest if 0 < len(each) < len(first)),
+        ]
     second = {
         place: (1, every) for place, tensor in enumerate(given) if tensor.shape[1:2] == (records,)
     }
     if second:
-        return [Reading(second, is_guess=True)]
+        return [RowAssignment(second, is_guess=True)]
     repeated = {
         place: len(tensor) // records
         for place, tensor in enumerate(given)
@@ -92,7 +95,7 @@ def readings(given: Sequence[Tensor], records: int) -> list[Reading]:
     }
     as_neighbours = {p: (0, every.repeat_interleave(times)) for p, times in repeated.items()}
     apart = {place: (0, every.repeat(times)) for place, times in repeated.items()}
-    return [Reading(each, is_guess=True) for each in (as_neighbours, apart) if each]
+    return [RowAssignment(each, is_guess=True) for each in (as_neighbours, apart) if each]
 
 
 def _is_transposed(tensor: Tensor, records: int) -> bool:
@@ -116,7 +119,7 @@ def random_half(records: int, attempt: int = 0) -> Tensor:
             return half
 
 
-def overwritten(tensor: Tensor, axis: int, owners: Tensor, half: Tensor, out: Tensor) -> Tensor:
+def overwrite_half(tensor: Tensor, axis: int, owners: Tensor, half: Tensor, out: Tensor) -> Tensor:
     """Return a tensor in which the rows of a half of the records are copies of others' rows.
 
     It is in the memory of ``out``, a copy of the tensor: new memory would take more time than this.
@@ -142,16 +145,16 @@ def record_axes(tensor: Tensor, records: int) -> list[tuple[int, Tensor]]:
 def rows_agree(one: Tensor, two: Tensor, kept: Tensor, records: int) -> bool:
     """Return whether the rows of the records that were kept agree, along any dimension of theirs.
 
-    A tensor without such a dimension must be the same as a whole, and is not.
+    A tensor without such a dimension does not agree.
     """
     for axis, owners in record_axes(one, records):
         rows = kept[owners].nonzero().squeeze(1).to(one.device)
-        if same(one.index_select(axis, rows), two.index_select(axis, rows)):
+        if almost_equal(one.index_select(axis, rows), two.index_select(axis, rows)):
             return True
     return False
 
 
-def same(one: Tensor, two: Tensor) -> bool:
+def almost_equal(one: Tensor, two: Tensor) -> bool:
     """Return whether two tensors are equal but for rounding."""
     if one is two or one.shape != two.shape:
         return one is two
@@ -166,15 +169,15 @@ def same(one: Tensor, two: Tensor) -> bool:
     return bool((close | ~finite & (torch.isfinite(one) == torch.isfinite(two))).all())
 
 
-def all_same(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+def all_almost_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     """Return whether two lists of tensors are equal but for rounding."""
-    return len(ones) == len(others) and all(map(same, ones, others))
+    return len(ones) == len(others) and all(map(almost_equal, ones, others))
 
 
 def shares_rows(output: Tensor, half: Tensor, leaves: Sequence[Tensor]) -> bool:
     """Return whether a row of any leaf has an effect on both halves of the rows of an output.
 
-    Where nobody knows which rows are of which record, the gradient tells.
+    This decides where it is unknown which rows belong to which record.
     """
     if not output.requires_grad or not leaves:
         return False

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dither.clipping.batch import mapped
-from dither.clipping.independence import Trial
+from dither.clipping.batch import map_tensors
+from dither.clipping.independence import IndependenceCheck
 from dither.validate import InvalidValueError
 
 Augment = Callable[[Tensor], Tensor]
@@ -25,19 +25,19 @@ class Augmentation:
             raise InvalidValueError(
                 "augment needs a dataset of (inputs, targets, …) whose inputs are one tensor"
             )
-        inputs, trial = batch[0], None
+        inputs, check = batch[0], None
         if not self._is_checked and records > 1:
-            trial = Trial(nn.Module(), self._augment, (inputs,), {}, records)
+            check = IndependenceCheck(nn.Module(), self._augment, (inputs,), {}, records)
         made = _checked(self._augment(inputs), inputs)
-        if trial is not None:
-            if trial.verdict([made]).mixed:
+        if check is not None:
+            if check.result([made]).mixed:
                 raise InvalidValueError(
                     "augment must make the views of a record from that record alone, and from "
                     "torch's random numbers, but they change when other records of the batch do"
                 )
             self._is_checked = True
         views = made.shape[1]
-        others = mapped(tuple(batch[1:]), lambda tensor: tensor.repeat_interleave(views, 0))
+        others = map_tensors(tuple(batch[1:]), lambda tensor: tensor.repeat_interleave(views, 0))
         return (made.flatten(0, 1), *others), views
 
 

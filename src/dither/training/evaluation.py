@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dither.clipping.batch import Loss, forward, mapped, tensors
+from dither.clipping.batch import Loss, forward, map_tensors, tensors
 from dither.training.agreement import Shard
 from dither.training.records import records_of
 from dither.validate import InvalidTypeError, InvalidValueError
@@ -41,7 +41,7 @@ def measure(model: nn.Module, public: Public, loss: Loss) -> dict[str, float]:
     was_training, right, total, are_classes = model.training, 0, 0.0, True
     model.eval()
     for batch in records.batches(draws):
-        *inputs, targets = mapped(batch, lambda tensor: tensor.to(device))
+        *inputs, targets = map_tensors(batch, lambda tensor: tensor.to(device))
         outputs = forward(model, arguments_of(inputs))
         total += float(loss(outputs, targets).double().sum())
         logits = getattr(outputs, "logits", outputs)

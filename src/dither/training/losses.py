@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.clipping.batch import Loss, check_losses, count, forward, rows_of
+from dither.clipping.batch import Loss, check_losses, count_records, forward, slice_rows
 from dither.training.evaluation import arguments_of
 from dither.training.records import checked_pair
 from dither.validate import InvalidTypeError, InvalidValueError, choice
@@ -68,7 +68,7 @@ class OwnLosses:
         """Return the losses of a model."""
         *inputs, targets = checked_pair(batch)
         outputs = forward(model, arguments_of(inputs))
-        losses = check_losses(self._loss(outputs, targets), count(targets=targets), "loss")
+        losses = check_losses(self._loss(outputs, targets), count_records(targets=targets), "loss")
         if not self._is_checked and len(losses) > 1:
             self._check(losses.detach(), outputs, targets)
             self._is_checked = int(torch.isfinite(losses).sum()) > 1  # else a total hides in NaN
@@ -79,7 +79,7 @@ class OwnLosses:
         records = len(losses)
         for rows in (slice(0, (records + 1) // 2), slice((records + 1) // 2, records)):
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                half = self._loss(*rows_of((outputs, targets), rows, records))
+                half = self._loss(*slice_rows((outputs, targets), rows, records))
             if not _are_close(losses[rows], half):
                 raise InvalidValueError(
                     "loss must give every record its own value, whatever the other records are, "

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 
 from dither import validate
 from dither.clipping import ClippedSum
-from dither.clipping.batch import check_losses, has_rows, mapped, rows_of, trainable
-from dither.clipping.engine import clipped_recording
+from dither.clipping.batch import check_losses, has_rows, map_tensors, slice_rows, trainable
+from dither.clipping.engine import clip_recording
 from dither.clipping.layers import check_layers
-from dither.clipping.recording import Memory, ModelHooks, Recording
+from dither.clipping.recording import CheckCache, ModelHooks, Recording
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.release import ReleaseFacts, release
@@ -97,7 +97,7 @@ class Private:
         self._augmentation = None if augment is None else Augmentation(augment)
         # Hooks come last: what is refused before leaves none behind.
         self._optimizer_hooks = OptimizerHooks(model, optimizer, self._release)
-        self._model_hooks, self._memory = ModelHooks(model), Memory()
+        self._model_hooks, self._checks = ModelHooks(model), CheckCache()
         self._recording: Recording | None = None
         self._last_losses: Callable[[], Tensor | None] = lambda: None
         self._step: _Step | None = None
@@ -166,7 +166,7 @@ class Private:
         for start in range(0, step.records, size):
             stop = min(step.records, start + size)
             rows = slice(start * step.views, stop * step.views)
-            part = rows_of(batch, rows, step.records * step.views)
+            part = slice_rows(batch, rows, step.records * step.views)
             self._record(step, stop - start)
             yield part
 
@@ -191,7 +191,7 @@ class Private:
                 " them again from private.model(inputs), with the records that were drawn last"
             )
         self._stop_recording()  # what is computed again in the backward pass is no call
-        found = clipped_recording(recording, losses, self.plan.clip_norm, step.views)
+        found = clip_recording(recording, losses, self.plan.clip_norm, step.views)
         for name, part in found.gradients.items() if step.drawn else ():
             had = step.sums.get(name)
             step.sums[name] = part.double() if had is None else had.add_(part)
@@ -282,7 +282,7 @@ class Private:
         with self._randomness():
             batch, drawn = next(fetched)
             device = next(self.model.parameters()).device
-            batch = mapped(batch, lambda tensor: tensor.to(device))
+            batch = map_tensors(batch, lambda tensor: tensor.to(device))
             step = _Step(drawn, max(drawn, 1))
             if self._augmentation is not None:
                 batch, step.views = self._augmentation.views_of(batch, step.records)
@@ -296,7 +296,7 @@ class Private:
         """Record what the model does to the next records."""
         step.expected = records
         self._recording = Recording(
-            self.model, records * step.views, self._memory, self._randomness
+            self.model, records * step.views, self._checks, self._randomness
         )
         self._model_hooks.begin(self._recording)
 

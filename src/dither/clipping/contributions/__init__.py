@@ -1,23 +1,32 @@
 """What one use of a parameter adds to each record's gradient, without forming it if possible.
 
-A contribution stands for one gradient a record. It knows its squared norms with a bound on their
+A contribution stands for one gradient per record. It knows its squared norms with a bound on their
 rounding errors, the weighted sum over records, and, a few records at a time, the gradients
 themselves. Three kinds are enough: gradients that are small anyway (:class:`PerRecord`), sums of
 outer products as matrix products have them (:class:`Outer`), and rows of a table
 (:class:`Lookup`). A parameter that is used twice has a :class:`Summed` one.
 
 **Rounding.** The bound beside a squared norm covers what rounding can hide of it, in the norm or in
-the sum: a record must not count for more than its norm says. Gradients that are kept are summed as
-they are, and only the rounding of their norm counts. Otherwise norm and sum are two computations
-on the same factors, and large terms that cancel leave errors in proportion to S = Σ_t ‖l_t‖·‖r_t‖,
+the sum: a record must not contribute more than its norm says. Stored gradients are summed as they
+are, and only the rounding of their norm counts. Otherwise norm and sum are two computations on the
+same factors, and large terms that cancel leave errors in proportion to S = Σ_t ‖l_t‖·‖r_t‖,
 what the norm would be if nothing cancelled; ‖L‖·‖R‖ bounds it. Inner products, in which
 cancellation is worst, are taken in float64; gradients that are formed for their norms alone are
 added up in blocks of 64 terms: with u the unit roundoff, sums of 64 equal terms are off by up to
 14u, and T/64 such sums by T/320·u more.
 """
 
-from dither.clipping.contributions.base import Contribution, Lookup, PerRecord, unit
-from dither.clipping.contributions.outer import KEPT, Factor, Outer
+from dither.clipping.contributions.base import Contribution, Lookup, PerRecord, unit_roundoff
+from dither.clipping.contributions.outer import MAX_KEPT, Factor, Outer
 from dither.clipping.contributions.summed import Summed
 
-__all__ = ["KEPT", "Contribution", "Factor", "Lookup", "Outer", "PerRecord", "Summed", "unit"]
+__all__ = [
+    "MAX_KEPT",
+    "Contribution",
+    "Factor",
+    "Lookup",
+    "Outer",
+    "PerRecord",
+    "Summed",
+    "unit_roundoff",
+]

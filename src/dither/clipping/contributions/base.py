@@ -24,29 +24,29 @@ def row_norms(values: Tensor) -> Tensor:
 
 
 def block_norms(values: Tensor) -> Tensor:
-    """Return norms of blocks along the last dimension: their norms are those of the whole."""
+    """Return norms of blocks along the last dimension: the norm of these is that of all."""
     length = values.shape[-1]
     blocks: Tensor
     if length <= 4 * BLOCK:
         blocks = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
         return blocks
-    whole = length // BLOCK * BLOCK
-    blocks = torch.linalg.vector_norm(values[..., :whole].unflatten(-1, (-1, BLOCK)), dim=-1)
-    if whole == length:
+    end = length // BLOCK * BLOCK
+    blocks = torch.linalg.vector_norm(values[..., :end].unflatten(-1, (-1, BLOCK)), dim=-1)
+    if end == length:
         return blocks
-    rest = torch.linalg.vector_norm(values[..., whole:], dim=-1, keepdim=True)
+    rest = torch.linalg.vector_norm(values[..., end:], dim=-1, keepdim=True)
     return torch.cat([blocks, rest], dim=-1)
 
 
-def hidden_by_the_sum(
+def cancellation_bound(
     squared: Tensor, magnitudes: Tensor, terms: int, dtype: torch.dtype
 ) -> Tensor:
     """Return what cancellation may hide of squared norms if the sum is computed in this type."""
-    error = (16.0 + terms / 256.0) * unit(dtype) * magnitudes.double()
+    error = (16.0 + terms / 256.0) * unit_roundoff(dtype) * magnitudes.double()
     return error * (2.0 * squared.clamp(min=0.0).sqrt() + error)
 
 
-def unit(dtype: torch.dtype) -> float:
+def unit_roundoff(dtype: torch.dtype) -> float:
     """Return the unit roundoff of a type."""
     return torch.finfo(dtype).eps / 2.0
 
@@ -60,7 +60,7 @@ def chunks(records: int, copied: int, formed: int = 0) -> Iterator[tuple[int, in
 
 
 class Contribution(ABC):
-    """One gradient a record, of the shape of a parameter."""
+    """One gradient per record, of the shape of a parameter."""
 
     records: int
     dtype: torch.dtype
@@ -73,14 +73,14 @@ class Contribution(ABC):
 
     @abstractmethod
     def norms(self) -> tuple[Tensor, Tensor | None]:
-        """Return squared norms, one a record, and what cancellation may hide of them.
+        """Return squared norms, one per record, and what cancellation may hide of them.
 
         Rounding by 64 unit roundoffs of the squared norm itself is allowed for elsewhere.
         """
 
     @abstractmethod
     def magnitudes(self) -> Tensor:
-        """Return what the norms would be if no terms cancelled, one a record."""
+        """Return what the norms would be if no terms cancelled, one per record."""
 
     @abstractmethod
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -95,8 +95,8 @@ class Contribution(ABC):
         """Return the same in float64."""
 
     @abstractmethod
-    def merged(self, views: int) -> Self:
-        """Return the same with every ``views`` neighbours, views of one record, added up."""
+    def merge(self, multiplicity: int) -> Self:
+        """Return the same with every ``multiplicity`` neighbouring rows added up, as one record."""
 
 
 SMALL = 2**14
@@ -104,7 +104,7 @@ SMALL = 2**14
 
 
 class PerRecord(Contribution):
-    """Gradients that were formed one a record: ``gradients[i]`` has the parameter's shape."""
+    """Gradients that were formed, one per record: ``gradients[i]`` has the parameter's shape."""
 
     def __init__(self, gradients: Tensor) -> None:
         self.gradients = gradients
@@ -132,8 +132,8 @@ class PerRecord(Contribution):
     def double(self) -> Self:
         return type(self)(self.gradients.double())
 
-    def merged(self, views: int) -> Self:
-        return type(self)(self.gradients.unflatten(0, (-1, views)).sum(1))
+    def merge(self, multiplicity: int) -> Self:
+        return type(self)(self.gradients.unflatten(0, (-1, multiplicity)).sum(1))
 
 
 class Lookup(Contribution):
@@ -180,8 +180,8 @@ class Lookup(Contribution):
     def double(self) -> Self:
         return type(self)(self.indices, self.values.double(), self.height)
 
-    def merged(self, views: int) -> Self:
-        terms = views * self.terms
+    def merge(self, multiplicity: int) -> Self:
+        terms = multiplicity * self.terms
         values = self.values.reshape(-1, terms, self.width)
         return type(self)(self.indices.reshape(-1, terms), values, self.height)
 

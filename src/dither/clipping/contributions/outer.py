@@ -11,10 +11,10 @@ from dither.clipping.contributions.base import (
     Contribution,
     PerRecord,
     block_norms,
+    cancellation_bound,
     chunks,
-    hidden_by_the_sum,
     row_norms,
-    unit,
+    unit_roundoff,
 )
 
 TERMS = 64
@@ -23,8 +23,8 @@ TERMS = 64
 NARROW = 16
 """Products with fewer rows or columns than this add up all of their terms in a single run."""
 
-KEPT = 2**25
-"""Per-record gradients of a convolution are kept if they are no more numbers than this, …"""
+MAX_KEPT = 2**25
+"""Per-record gradients of a convolution are stored if they are no more numbers than this, …"""
 
 KEPT_SHARE = 4
 """… and no more than this multiple of what the forward pass holds for the layer anyway."""
@@ -40,8 +40,8 @@ class Factor:
         self.records, self.groups, self.terms, self.width = values.shape
 
     @property
-    def held(self) -> int:
-        """The numbers a record that are in memory for this factor."""
+    def stored(self) -> int:
+        """How many numbers per record are in memory for this factor."""
         return self.groups * self.terms * self.width
 
     def rows(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
@@ -60,9 +60,9 @@ class Factor:
         """Return the same in float64."""
         return Factor(self.values.double())
 
-    def merged(self, views: int) -> "Factor":
-        """Return the factors with the terms of neighbouring views joined."""
-        return Factor(_joined(self.values, views))
+    def merge(self, multiplicity: int) -> "Factor":
+        """Return the factors with the terms of every ``multiplicity`` neighbouring rows joined."""
+        return Factor(_join_terms(self.values, multiplicity))
 
 
 class Outer(Contribution):
@@ -73,8 +73,7 @@ class Outer(Contribution):
 
     Args:
         left: records × terms × height, or records × groups × terms × height.
-        right: records × terms × width, or a :class:`Factor` that makes them when they are asked
-            for.
+        right: records × terms × width, or a :class:`Factor` that computes them when needed.
         shape: of the gradient as it is formed; height × width by default.
         axes: the order of that shape's axes in the parameter, if it is another.
     """
@@ -144,9 +143,9 @@ class Outer(Contribution):
         made._always_form = True
         return made
 
-    def merged(self, views: int) -> Self:
-        left = _joined(self.left, views)
-        return type(self)(left, self.right.merged(views), self.shape, self.axes)
+    def merge(self, multiplicity: int) -> Self:
+        left = _join_terms(self.left, multiplicity)
+        return type(self)(left, self.right.merge(multiplicity), self.shape, self.axes)
 
     def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
         squared, magnitudes = [], []
@@ -156,14 +155,14 @@ class Outer(Contribution):
             diagonals = lefts.diagonal(dim1=2, dim2=3) * rights.diagonal(dim1=2, dim2=3)
             magnitudes.append(diagonals.sqrt_().sum((1, 2)))
             squared.append(lefts.mul_(rights).sum((1, 2, 3)))
-        whole, most = torch.cat(squared), torch.cat(magnitudes)
+        total, most = torch.cat(squared), torch.cat(magnitudes)
         terms = self.height + self.right.width + self.terms**2
-        hidden = hidden_by_the_sum(whole, most, self.terms, self.dtype)
-        return whole, hidden + terms * unit(torch.float64) * most.square()
+        hidden = cancellation_bound(total, most, self.terms, self.dtype)
+        return total, hidden + terms * unit_roundoff(torch.float64) * most.square()
 
     def _norms_by_forming(self) -> tuple[Tensor, Tensor | None]:
-        held = KEPT_SHARE * (self.groups * self.terms * self.height + self.right.held)
-        small = self.records * self.size <= KEPT and self.size <= held
+        held = KEPT_SHARE * (self.groups * self.terms * self.height + self.right.stored)
+        small = self.records * self.size <= MAX_KEPT and self.size <= held
         keep = self.right.is_copied and small
         formed, norms = None, []
         for i, j, right in self._rights(self.size):
@@ -182,7 +181,7 @@ class Outer(Contribution):
         if keep and formed is not None:
             self._kept = PerRecord(formed.view(self.records, *self.shape))
             return squared, None
-        return squared, hidden_by_the_sum(squared, self.magnitudes(), self.terms, self.dtype)
+        return squared, cancellation_bound(squared, self.magnitudes(), self.terms, self.dtype)
 
     def _form(self, start: int, stop: int, right: Tensor, into: Tensor | None = None) -> Tensor:
         left = self.left[start:stop].flatten(0, 1).transpose(1, 2)
@@ -201,9 +200,9 @@ class Outer(Contribution):
                 into.baddbmm_(lefts, rights)
 
     def _rights(self, formed: int = 0) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield records and their right factors in chunks, for ``formed`` numbers a record.
+        """Yield records and their right factors in chunks, for ``formed`` numbers per record.
 
-        What is yielded may be overwritten by what follows.
+        What is yielded may be overwrite_half by what follows.
         """
         copied = self.groups * self.terms * self.right.width if self.right.is_copied else 0
         space = None
@@ -222,16 +221,16 @@ def _weighted_product(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
         right = right * scale
     if terms <= TERMS or min(left.shape[1], right.shape[1]) >= NARROW:
         return left.t() @ right
-    whole = len(left) // TERMS * TERMS
-    lefts, rights = (each[:whole].unflatten(0, (-1, TERMS)) for each in (left, right))
+    blocks = len(left) // TERMS * TERMS
+    lefts, rights = (each[:blocks].unflatten(0, (-1, TERMS)) for each in (left, right))
     total: Tensor = (lefts.transpose(1, 2) @ rights).sum(0)
-    return total.add_(left[whole:].t() @ right[whole:])
+    return total.add_(left[blocks:].t() @ right[blocks:])
 
 
-def _joined(factor: Tensor, views: int) -> Tensor:
-    """Make the terms of neighbouring views one record's: records × groups × terms × width."""
-    by_view: Tensor = factor.unflatten(0, (-1, views))
-    return by_view.transpose(1, 2).flatten(2, 3)
+def _join_terms(factor: Tensor, multiplicity: int) -> Tensor:
+    """Make the terms of neighbouring rows one record's: records × groups × terms × width."""
+    by_record: Tensor = factor.unflatten(0, (-1, multiplicity))
+    return by_record.transpose(1, 2).flatten(2, 3)
 
 
 def _by_group(factor: Tensor) -> Tensor:

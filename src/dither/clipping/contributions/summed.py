@@ -9,10 +9,10 @@ from torch import Tensor
 from dither.clipping.contributions.base import (
     Contribution,
     Lookup,
+    cancellation_bound,
     chunks,
-    hidden_by_the_sum,
     row_norms,
-    unit,
+    unit_roundoff,
 )
 from dither.clipping.contributions.outer import Outer
 
@@ -42,9 +42,9 @@ class Summed(Contribution):
             else:
                 norms = row_norms(exact.rows(0, j - i).reshape(j - i, -1)).square_()
             squared.append(norms)
-        whole = torch.cat(squared)
-        bound = hidden_by_the_sum(whole, self.magnitudes(), self._terms(), self.dtype)
-        return whole, bound + torch.cat(hidden) if inner else bound
+        total = torch.cat(squared)
+        bound = cancellation_bound(total, self.magnitudes(), self._terms(), self.dtype)
+        return total, bound + torch.cat(hidden) if inner else bound
 
     def magnitudes(self) -> Tensor:
         return torch.stack([part.magnitudes() for part in self.parts]).sum(0)
@@ -59,8 +59,8 @@ class Summed(Contribution):
     def double(self) -> Self:
         return type(self)([part.double() for part in self.parts])
 
-    def merged(self, views: int) -> Self:
-        return type(self)([part.merged(views) for part in self.parts])
+    def merge(self, multiplicity: int) -> Self:
+        return type(self)([part.merge(multiplicity) for part in self.parts])
 
     def _terms(self) -> int:
         return sum(part.terms if isinstance(part, Outer | Lookup) else 1 for part in self.parts)
@@ -76,7 +76,7 @@ class Summed(Contribution):
             for other in self.parts[:position]:
                 squared = squared + 2.0 * _inner_products(part, other)
         terms = sum(sum(each.shape[1:]) for part in self.parts for each in _factors(part))
-        return squared, terms * unit(self.dtype) * self.magnitudes().square_()
+        return squared, terms * unit_roundoff(self.dtype) * self.magnitudes().square_()
 
 
 def _has_inner_products(part: Contribution) -> bool:

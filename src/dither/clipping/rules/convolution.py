@@ -13,25 +13,25 @@ import torch
 from torch import Tensor
 
 from dither.clipping.contributions import Contribution, Factor, Outer, PerRecord
-from dither.clipping.rules.registry import Call, UnseenUseError, register
+from dither.clipping.rules.registry import Call, UnsupportedCallError, register
 
 
-class Shifted(Factor):
-    """What a convolution multiplies with its weight: a record's shifted inputs, when asked for."""
+class ShiftedInputs(Factor):
+    """What a convolution multiplies with its weight: shifted inputs, copied when needed."""
 
     is_copied = True
 
-    def __init__(self, view: Tensor, dims: int, held: int) -> None:
+    def __init__(self, view: Tensor, dims: int, stored: int) -> None:
         """Take a view, records × groups × output… × kernel… × channels, with ``dims`` of each."""
-        self._view, self._dims, self._held = view, dims, held
+        self._view, self._dims, self._stored = view, dims, stored
         self.records, self.groups = view.shape[:2]
         self.terms = prod(view.shape[2 : 2 + dims])
         self.width = prod(view.shape[2 + dims :])
 
     @property
-    def held(self) -> int:
+    def stored(self) -> int:
         """The numbers of a record's input, not of its shifted copies."""
-        return self._held
+        return self._stored
 
     def rows(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
         """Return records × groups × terms × width, copied into ``space`` if there is any."""
@@ -43,18 +43,18 @@ class Shifted(Factor):
         """Return memory for the shifted inputs of that many records."""
         return self._view.new_empty(records, *self._view.shape[1:])
 
-    def select(self, records: Tensor) -> "Shifted":
+    def select(self, records: Tensor) -> "ShiftedInputs":
         """Return the factors of these records alone."""
-        return Shifted(self._view[records], self._dims, self._held)
+        return ShiftedInputs(self._view[records], self._dims, self._stored)
 
-    def double(self) -> "Shifted":
+    def double(self) -> "ShiftedInputs":
         """Return the same in float64."""
-        return Shifted(self._view.double(), self._dims, self._held)
+        return ShiftedInputs(self._view.double(), self._dims, self._stored)
 
-    def merged(self, views: int) -> "Shifted":
-        """Return the factors with the positions of neighbouring views joined."""
-        view = self._view.unflatten(0, (-1, views)).transpose(1, 2)
-        return Shifted(view, self._dims + 1, views * self._held)
+    def merge(self, multiplicity: int) -> "ShiftedInputs":
+        """Return the factors with the positions of neighbouring rows joined."""
+        view = self._view.unflatten(0, (-1, multiplicity)).transpose(1, 2)
+        return ShiftedInputs(view, self._dims + 1, multiplicity * self._stored)
 
 
 @register(torch.conv1d, torch.conv2d, torch.conv3d)
@@ -64,16 +64,16 @@ def convolution(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution
         "input", "weight", "bias", "stride", "padding", "dilation", "groups"
     )
     if inputs.dim() != weight.dim():
-        raise UnseenUseError("a convolution without a dimension for the records")
+        raise UnsupportedCallError("a convolution without a dimension for the records")
     groups, dims = groups or 1, weight.dim() - 2
     positions = gradient.shape[2:]
-    steps, gaps = _each(stride, dims, 1), _each(dilation, dims, 1)
+    steps, gaps = _per_dimension(stride, dims, 1), _per_dimension(dilation, dims, 1)
     padded = channels_last(inputs, _sides(padding, gaps, weight.shape[2:]))
     view = shifted_views(padded, groups, positions, weight.shape[2:], steps, gaps)
     left = gradient.reshape(call.records, groups, -1, prod(positions)).transpose(2, 3)
     kernel_first = (len(weight), *weight.shape[2:], weight.shape[1])
     channels_second = (0, dims + 1, *range(1, dims + 1))
-    right = Shifted(view, dims, padded[0].numel())
+    right = ShiftedInputs(view, dims, padded[0].numel())
     product = Outer(left, right, kernel_first, channels_second)
     found: list[tuple[Tensor, Contribution]] = [(weight, product)]
     if bias is not None:
@@ -84,10 +84,10 @@ def convolution(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution
 def channels_last(inputs: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
     """Return the inputs, padded with zeros, as records × positions… × channels in memory."""
     records, channels, *sizes = inputs.shape
-    whole = [low + size + high for size, (low, high) in zip(sizes, sides, strict=True)]
+    padded_sizes = [low + size + high for size, (low, high) in zip(sizes, sides, strict=True)]
     padded = any(low or high for low, high in sides)
-    made = inputs.new_zeros if padded else inputs.new_empty
-    result = made(records, *whole, channels)
+    allocate = inputs.new_zeros if padded else inputs.new_empty
+    result = allocate(records, *padded_sizes, channels)
     inner = result
     for axis, (size, (low, _)) in enumerate(zip(sizes, sides, strict=True), start=1):
         inner = inner.narrow(axis, low, size)
@@ -122,11 +122,11 @@ def _sides(padding: Any, gaps: Sequence[int], kernel: Sequence[int]) -> list[tup
     if padding == "same":
         total = [gap * (size - 1) for gap, size in zip(gaps, kernel, strict=True)]
         return [(each // 2, each - each // 2) for each in total]
-    given = _each(0 if padding == "valid" else padding, len(kernel), 0)
+    given = _per_dimension(0 if padding == "valid" else padding, len(kernel), 0)
     return [(each, each) for each in given]
 
 
-def _each(setting: Any, dims: int, default: int) -> list[int]:
+def _per_dimension(setting: Any, dims: int, default: int) -> list[int]:
     if setting is None:
         return [default] * dims
     given = [setting] if isinstance(setting, int) else list(setting)

@@ -1,7 +1,7 @@
 """Bare parameters that are added, multiplied or otherwise applied entry by entry.
 
 Position embeddings, scales and shifts: the parameter is broadcast against the records. Give every
-record a copy of its own, and the gradient with respect to the copies is one gradient a record.
+record a copy of its own, and the gradient with respect to the copies is one gradient per record.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dither.clipping.batch import accumulation_dtype
 from dither.clipping.contributions import PerRecord
-from dither.clipping.rules.registry import Call, UnseenUseError, register
+from dither.clipping.rules.registry import Call, UnsupportedCallError, register
 
 _IN_PLACE: dict[Any, Callable[..., Tensor]] = {
     Tensor.add_: torch.add,
@@ -36,7 +36,7 @@ def elementwise(call: Call, gradient: Tensor) -> list[tuple[Tensor, PerRecord]]:
     function: Callable[..., Tensor] = _IN_PLACE.get(call.function, call.function)
     copies: dict[int, Tensor] = {}
 
-    def copied(argument: Any) -> Any:
+    def copy(argument: Any) -> Any:
         if not call.is_parameter(argument):
             return argument.detach() if isinstance(argument, Tensor) else argument
         if id(argument) not in copies:
@@ -44,8 +44,8 @@ def elementwise(call: Call, gradient: Tensor) -> list[tuple[Tensor, PerRecord]]:
         return copies[id(argument)]
 
     with torch.enable_grad():
-        args = [copied(argument) for argument in call.args]
-        kwargs = {name: copied(argument) for name, argument in call.kwargs.items()}
+        args = [copy(argument) for argument in call.args]
+        kwargs = {name: copy(argument) for name, argument in call.kwargs.items()}
         output = function(*args, **kwargs)
     rows = torch.autograd.grad(output, list(copies.values()), gradient.to(output.dtype))
     by_id = {id(parameter): parameter for parameter in call.parameters}
@@ -57,11 +57,11 @@ def elementwise(call: Call, gradient: Tensor) -> list[tuple[Tensor, PerRecord]]:
 
 def _copy_for_every_record(parameter: Tensor, output: Tensor) -> Tensor:
     missing = output.dim() - parameter.dim()
-    whole = parameter.detach().to(accumulation_dtype(parameter.dtype))
-    whole = whole.reshape((1,) * missing + tuple(parameter.shape))
-    if whole.shape[0] != 1:
-        raise UnseenUseError("a parameter has an entry of its own for every record")
-    return whole.expand(len(output), *whole.shape[1:]).requires_grad_()
+    copied = parameter.detach().to(accumulation_dtype(parameter.dtype))
+    copied = copied.reshape((1,) * missing + tuple(parameter.shape))
+    if copied.shape[0] != 1:
+        raise UnsupportedCallError("a parameter has an entry of its own for every record")
+    return copied.expand(len(output), *copied.shape[1:]).requires_grad_()
 
 
 @register(Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.repeat)
@@ -73,7 +73,7 @@ def expand(call: Call, gradient: Tensor) -> list[tuple[Tensor, PerRecord]]:
     if shape[0] != 1 or any(
         size not in (1, given) for size, given in zip(shape[1:], gradient.shape[1:], strict=True)
     ):
-        raise UnseenUseError("a parameter is repeated along more than the records")
+        raise UnsupportedCallError("a parameter is repeated along more than the records")
     spread = [axis for axis in range(1, gradient.dim()) if shape[axis] != gradient.shape[axis]]
     reduced = gradient.sum(spread, keepdim=True) if spread else gradient
     return [(parameter, PerRecord(reduced.reshape(call.records, *parameter.shape)))]

@@ -6,29 +6,31 @@ from typing import Any
 import torch
 from torch import _VF, Tensor
 
-from dither.clipping.batch import accumulation_dtype, tensors, vmapped
+from dither.clipping.batch import accumulation_dtype, quiet_vmap, tensors
 from dither.clipping.contributions import Contribution, PerRecord
 from dither.clipping.recorder import Recorder, Use
-from dither.clipping.rules.registry import UnseenUseError
+from dither.clipping.rules.registry import UnsupportedCallError
 
 _CELLS = (_VF.lstm_cell, _VF.gru_cell, _VF.rnn_tanh_cell, _VF.rnn_relu_cell)
 Pairs = Iterable[tuple[Tensor, Contribution]]
 
 
-def one_by_one(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder) -> Pairs:
+def repeat_per_record(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder) -> Pairs:
     """Repeat a call that has no rule for every record: all at once by vmap, else in a loop."""
     if any(shape[:1] != (recorder.records,) for shape in use.shapes):
-        raise UnseenUseError(f"{use.name} does not have the records along its first dimension")
+        raise UnsupportedCallError(
+            f"{use.name} does not have the records along its first dimension"
+        )
     held = _distinct(
         t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)
     )
     others = [t for t in tensors((use.args, use.kwargs)) if not recorder.stands_for_parameters(t)]
-    states = use.function in _CELLS  # their first states are constants, one a record
+    states = use.function in _CELLS  # their first states are constants, one per record
     batch = _distinct(
         t for t in others if id(t) in use.from_batch or (states and len(t) == recorder.records)
     )
     if any(id(t) in use.from_batch and t.shape[:1] != (recorder.records,) for t in others):
-        raise UnseenUseError(f"{use.name} has inputs without the records first")
+        raise UnsupportedCallError(f"{use.name} has inputs without the records first")
     wanted = [k for k, gradient in enumerate(gradients) if gradient is not None]
     given = [gradient for gradient in gradients if gradient is not None]
 
@@ -36,7 +38,9 @@ def one_by_one(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder)
         def function(*parameters: Tensor) -> tuple[Tensor, ...]:
             values = {id(old): new for old, new in zip(held, parameters, strict=True)}
             values |= {id(old): new[None] for old, new in zip(batch, record, strict=True)}
-            output = use.function(*replaced(use.args, values), **replaced(use.kwargs, values))
+            output = use.function(
+                *replace_tensors(use.args, values), **replace_tensors(use.kwargs, values)
+            )
             made = tensors(output)
             return tuple(made[k][0] for k in wanted)
 
@@ -46,43 +50,43 @@ def one_by_one(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder)
 
     inputs = [tensor.detach() for tensor in batch]
     try:
-        rows = list(vmapped(pull)(inputs, given))
+        rows = list(quiet_vmap(pull)(inputs, given))
     except RuntimeError:
-        rows = _in_a_loop(
+        rows = _loop_over_records(
             use, lambda i: pull([x[i] for x in inputs], [g[i] for g in given]), recorder
         )
-    return pairs(held, rows)
+    return pair_with_parameters(held, rows)
 
 
-def _in_a_loop(
+def _loop_over_records(
     use: Use, pull: Callable[[int], Sequence[Tensor]], recorder: Recorder
 ) -> list[Tensor]:
     try:
-        return stacked(pull, recorder.records)
+        return stack_gradients(pull, recorder.records)
     except (RuntimeError, ValueError, IndexError, TypeError) as reason:
-        raise UnseenUseError(f"{use.name} cannot be repeated for a single record") from reason
+        raise UnsupportedCallError(f"{use.name} cannot be repeated for a single record") from reason
 
 
-def stacked(pull: Callable[[int], Sequence[Tensor]], records: int) -> list[Tensor]:
-    """Return the gradients of every record, computed one record after the other."""
+def stack_gradients(pull: Callable[[int], Sequence[Tensor]], records: int) -> list[Tensor]:
+    """Return the gradients of every record, computed one record after another."""
     found = [pull(record) for record in range(records)]
     return [torch.stack(each) for each in zip(*found, strict=True)]
 
 
-def pairs(held: Sequence[Tensor], rows: Iterable[Tensor]) -> Pairs:
-    """Return parameters with their gradients, one a record."""
+def pair_with_parameters(held: Sequence[Tensor], rows: Iterable[Tensor]) -> Pairs:
+    """Return parameters with their gradients, one per record."""
     return [
         (tensor, PerRecord(gradients.to(accumulation_dtype(gradients.dtype))))
         for tensor, gradients in zip(held, rows, strict=True)
     ]
 
 
-def replaced(arguments: Any, values: dict[int, Any]) -> Any:
-    """Return the arguments with some tensors replaced, by their ids."""
+def replace_tensors(arguments: Any, values: dict[int, Any]) -> Any:
+    """Return the arguments with some tensors replace_tensors, by their ids."""
     if isinstance(arguments, tuple | list):
-        return type(arguments)(replaced(argument, values) for argument in arguments)
+        return type(arguments)(replace_tensors(argument, values) for argument in arguments)
     if isinstance(arguments, dict):
-        return {name: replaced(argument, values) for name, argument in arguments.items()}
+        return {name: replace_tensors(argument, values) for name, argument in arguments.items()}
     return values.get(id(arguments), arguments)
 
 
@@ -90,28 +94,28 @@ def _distinct(found: Iterable[Tensor]) -> list[Tensor]:
     return list({id(tensor): tensor for tensor in found}.values())
 
 
-_FUNCTIONS = (_VF.lstm, _VF.gru, _VF.rnn_tanh, _VF.rnn_relu)
+_RECURRENT = (_VF.lstm, _VF.gru, _VF.rnn_tanh, _VF.rnn_relu)
 
 
 def is_recurrent(use: Use) -> bool:
     """Return whether this is a call of one of PyTorch's recurrent networks."""
-    return use.function in _FUNCTIONS
+    return use.function in _RECURRENT
 
 
-def recurrent(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder) -> Pairs:
-    """Return one gradient a record for the weights of a recurrent network.
+def repeat_recurrent(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder) -> Pairs:
+    """Return one gradient per record for the weights of a recurrent network.
 
     Its arguments are (inputs, states, weights, …, batch_first). The records are along the first
     or second dimension of the inputs, and along the second of the states.
     """
     inputs, states, weights, *settings = use.args
     if not isinstance(weights, list | tuple) or inputs.dim() != 3:
-        raise UnseenUseError(
+        raise UnsupportedCallError(
             f"{use.name} gets packed sequences, which have no rule (padded ones are faster)"
         )
     _, _, dropout, is_training, _, batch_first = settings
     if dropout and is_training:
-        raise UnseenUseError(f"{use.name} has dropout, which would be drawn again")
+        raise UnsupportedCallError(f"{use.name} has dropout, which would be drawn again")
     axis = 0 if batch_first else 1
     held = [tensor for tensor in weights if recorder.stands_for_parameters(tensor)]
 
@@ -137,4 +141,4 @@ def recurrent(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder) 
         outs, given = zip(*used, strict=True)
         return torch.autograd.grad(outs, wanted, given)
 
-    return pairs(held, stacked(pull, recorder.records))
+    return pair_with_parameters(held, stack_gradients(pull, recorder.records))

@@ -34,7 +34,7 @@ def affine(
 
 @register(functional.group_norm)
 def group_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
-    """Weight and bias have one entry a channel."""
+    """Weight and bias have one entry per channel."""
     inputs, groups, weight, bias, eps = call.arguments(
         "input", "num_groups", "weight", "bias", "eps"
     )
@@ -44,7 +44,7 @@ def group_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]
 
 @register(functional.instance_norm)
 def instance_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
-    """Weight and bias have one entry a channel; running statistics would leak the records."""
+    """Weight and bias have one entry per channel; running statistics would leak the records."""
     inputs, mean, variance, weight, bias, by_input, _, eps = call.arguments(
         "input", "running_mean", "running_var", "weight", "bias", "use_input_stats",
         "momentum", "eps",
@@ -52,7 +52,7 @@ def instance_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contributi
     by_input = True if by_input is None else by_input
     if by_input and mean is not None:
         raise InvalidValueError(
-            "model must not keep statistics of its records, got instance_norm with "
+            "model must not store statistics of its records, got instance_norm with "
             "track_running_stats=True in training mode; make the layer without it"
         )
     normalised = functional.instance_norm(
@@ -61,7 +61,7 @@ def instance_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contributi
     return affine(gradient, normalised, weight, bias, [1])
 
 
-@register(functional.layer_norm, torch.layer_norm, leading_alike=True)
+@register(functional.layer_norm, torch.layer_norm, any_leading_dims=True)
 def layer_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
     """Weight and bias have the shape of the last dimensions, which are normalised together."""
     inputs, shape, weight, bias, eps = call.arguments(
@@ -72,7 +72,7 @@ def layer_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]
     return affine(gradient, normalised, weight, bias, kept)
 
 
-@register(functional.rms_norm, torch.rms_norm, leading_alike=True)
+@register(functional.rms_norm, torch.rms_norm, any_leading_dims=True)
 def rms_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
     """There is a weight and no bias."""
     inputs, shape, weight, eps = call.arguments("input", "normalized_shape", "weight", "eps")

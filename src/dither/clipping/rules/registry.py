@@ -1,4 +1,4 @@
-"""Rules: for a function or a kind of layer, what its parameters' gradients are made of."""
+"""The registry of rules: from a function or a class of layers to its rule."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dither.clipping.contributions import Contribution
 from dither.validate import InvalidTypeError
 
 
-class UnseenUseError(Exception):
+class UnsupportedCallError(Exception):
     """A use of a parameter that no rule covers: it is computed record by record."""
 
 
@@ -48,24 +48,24 @@ Rule = Callable[[Call, Tensor], Iterable[tuple[Tensor, Contribution]]]
 
 _RULES: dict[Any, Rule] = {}
 _LAYERS: set[Any] = set()
-_LEADING_ALIKE: set[Any] = set()
+_ANY_LEADING_DIMS: set[Any] = set()
 
 
-def register(*kinds: Callable[..., Any], leading_alike: bool = False) -> Callable[[Rule], Rule]:
-    """Register a rule for functions, or for classes of layers (their subclasses are not meant).
+def register(*kinds: Callable[..., Any], any_leading_dims: bool = False) -> Callable[[Rule], Rule]:
+    """Register a rule for functions, or for classes of layers (not for their subclasses).
 
     The rule is called after the backward pass with the :class:`Call` and the gradient of the sum
-    of the losses with respect to its output; inputs and gradient have one entry a record along
+    of the losses with respect to its output; inputs and gradient have one entry per record along
     the first dimension and are at least float32. It returns pairs of a parameter and its
-    :class:`Contribution`: :class:`PerRecord` with one gradient a record, or :class:`Outer` or
+    :class:`Contribution`: :class:`PerRecord` with one gradient per record, or :class:`Outer` or
     :class:`Lookup`, which avoid forming them. What a rule returns is compared with plain
     autograd when it is first used; parameters on which they differ are computed record by record.
 
     Args:
         kinds: functions as PyTorch calls them, or subclasses of ``torch.nn.Module``.
-        leading_alike: whether all dimensions but the last are treated alike, as by a linear layer.
-            Then records may also be along the second dimension or joined with another one; what
-            the rule gets has them first.
+        any_leading_dims: whether inputs may have any leading dimensions, as those of a linear layer
+            may. Then records may also be along the second dimension or joined with another one;
+            what the rule gets has them first.
 
     Example:
         >>> import torch
@@ -85,7 +85,7 @@ def register(*kinds: Callable[..., Any], leading_alike: bool = False) -> Callabl
         tensor([2.3094, 2.3094, 2.3094])
 
         A layer with a matrix, ``y = x @ w.T`` on records × terms × width, would return
-        ``[(call.function.w, Outer(gradient, call.args[0]))]``, and form no gradient a record.
+        ``[(call.function.w, Outer(gradient, call.args[0]))]``, and form no per-record gradient.
     """
     if not kinds:
         raise InvalidTypeError("kinds must name at least one function or class of layers")
@@ -93,14 +93,14 @@ def register(*kinds: Callable[..., Any], leading_alike: bool = False) -> Callabl
         if not callable(kind):
             raise InvalidTypeError(f"kinds must be functions or classes of layers, got {kind!r}")
 
-    def registered(rule: Rule) -> Rule:
+    def decorate(rule: Rule) -> Rule:
         _RULES.update(dict.fromkeys(kinds, rule))
         _LAYERS.update(kind for kind in kinds if isinstance(kind, type))
-        if leading_alike:
-            _LEADING_ALIKE.update(kinds)
+        if any_leading_dims:
+            _ANY_LEADING_DIMS.update(kinds)
         return rule
 
-    return registered
+    return decorate
 
 
 def rule_of(function: Callable[..., Any]) -> Rule | None:
@@ -115,6 +115,6 @@ def has_rule_as_layer(layer: nn.Module) -> bool:
     return bool(_LAYERS) and type(layer) in _LAYERS
 
 
-def treats_leading_alike(function: Callable[..., Any]) -> bool:
+def takes_any_leading_dims(function: Callable[..., Any]) -> bool:
     """Return whether a function's rule takes records along other dimensions than the first."""
-    return (type(function) if isinstance(function, nn.Module) else function) in _LEADING_ALIKE
+    return (type(function) if isinstance(function, nn.Module) else function) in _ANY_LEADING_DIMS

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from dither.clipping import PerRecord, clipped_sum, register
-from dither.clipping.recording import Memory
+from dither.clipping.recording import CheckCache
 from dither.validate import InvalidTypeError, InvalidValueError
 
 RECORDS = 8
@@ -279,7 +279,7 @@ def test_what_a_rule_returns_is_checked_by_name() -> None:
 def test_comparisons_cost_nothing_once_they_are_made() -> None:
     """A step is one backward pass: what was compared is not compared again."""
     model, x = mlp(), torch.randn(RECORDS, 4)
-    memory = Memory()
+    cache = CheckCache()
     passes: list[int] = []
 
     def count(_: nn.Module, __: Any, output: Tensor) -> None:
@@ -288,6 +288,6 @@ def test_comparisons_cost_nothing_once_they_are_made() -> None:
     for expected in (3, 1, 1):
         passes.clear()
         handle = model[1].register_forward_hook(count)
-        in_a_loop(model, lambda: squares(model(x), None), RECORDS, clip_norm=1.0, memory=memory)
+        in_a_loop(model, lambda: squares(model(x), None), RECORDS, clip_norm=1.0, cache=cache)
         handle.remove()
         assert len(passes) <= expected

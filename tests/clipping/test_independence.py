@@ -25,7 +25,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils.parametrizations import spectral_norm
 
 from dither.clipping import clipped_sum
-from dither.clipping.recording import Memory
+from dither.clipping.recording import CheckCache
 
 RECORDS = 8
 MIXES = "every record by itself"
@@ -232,7 +232,7 @@ def test_constants_with_as_many_entries_as_records(name: str) -> None:
     function, shape, constant = CONSTANTS[name]
     model = Model(function, table=nn.Embedding(RECORDS, 4)).double()
     constant = constant.double() if constant.is_floating_point() else constant
-    memory = Memory()
+    cache = CheckCache()
     for _ in range(6):
         x = records_of(*shape).double()
         with warnings.catch_warnings():
@@ -242,7 +242,7 @@ def test_constants_with_as_many_entries_as_records(name: str) -> None:
                 lambda x=x: squares(model(x, constant), None),  # type: ignore[misc]
                 RECORDS,
                 clip_norm=0.1,
-                memory=memory,
+                cache=cache,
             )
         expected, _ = by_losses(
             model,
@@ -276,12 +276,12 @@ def test_several_rows_per_record(
         one, two = rows.unbind(1 if views is interleaved else 0)
         return one.square().sum(1) + (one - two).square().sum(1)
 
-    memory = Memory()
+    cache = CheckCache()
     for _ in range(3):
         x = records_of(count)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            total = in_a_loop(model, lambda x=x: losses(x), count, clip_norm=0.1, memory=memory)  # type: ignore[misc]
+            total = in_a_loop(model, lambda x=x: losses(x), count, clip_norm=0.1, cache=cache)  # type: ignore[misc]
         expected, _ = by_losses(model, lambda one, x=x: losses(x[one]), 0.1, count)  # type: ignore[misc]
         assert distance(total.gradients, expected) < 1e-5
 
@@ -337,7 +337,7 @@ def test_a_single_record_and_records_that_are_all_alike_pass() -> None:
 def test_a_model_that_never_gives_the_same_twice_passes_with_a_warning() -> None:
     generator = torch.Generator().manual_seed(0)
     own = Model(lambda m, x: m.head(m.layer(x) + torch.randn(x.shape, generator=generator)))
-    with pytest.warns(UserWarning, match="does not give the same twice"):
+    with pytest.warns(UserWarning, match="does not return the same twice"):
         clipped_sum(own, squares, records_of(), None, clip_norm=1.0)
     clipped_sum(own, squares, records_of(), None, clip_norm=1.0)
 
