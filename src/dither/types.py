@@ -1,8 +1,9 @@
-"""The values that travel between rooms: frozen dataclasses and Protocols."""
+"""The values that travel between packages: frozen dataclasses and Protocols."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,16 +88,21 @@ class PrivacyBound:
 
 @dataclass(frozen=True)
 class SpentSoFar(PrivacyBound):
-    """What the first steps of a plan cost, as if their number had been fixed beforehand.
+    """The cost of the first steps of a plan, for a number of steps that was fixed in advance.
 
-    Whoever stops there because of what the data shows cannot claim it: that takes an odometer. The
-    whole plan's bound holds wherever a run stops.
+    Stopping early because of the data requires an odometer instead. The full plan's bound holds
+    wherever a run stops.
     """
+
+    @classmethod
+    def of(cls, bound: PrivacyBound, epsilon: float) -> Self:
+        """Return the plan's bound with ε of its first steps."""
+        return cls(**{**asdict(bound), "epsilon": epsilon, "lower": None})
 
     def __str__(self) -> str:
         return (
-            f"so far {super().__str__()}; whoever stops because of the data needs an odometer, or "
-            "the whole plan's ε"
+            f"so far {super().__str__()}; stopping early because of the data requires an odometer "
+            "or the full plan's ε"
         )
 
 
@@ -108,6 +114,61 @@ def rounded(value: float, digits: int, direction: str = ROUND_CEILING) -> str:
     """
     exact = Context(prec=digits, rounding=direction).create_decimal(repr(float(value)))
     return f"{float(exact):.{digits}g}"
+
+
+class Released(Protocol):
+    """What the state of a plan may know of a release."""
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise per coordinate."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates."""
+        ...
+
+    def squared_norm(self) -> float:
+        """Return ‖g‖²."""
+        ...
+
+
+class PlanState(Protocol):
+    """Where a run is on its plan. In a step: `noise_multiplier`, then `spend`, then `stepsize`."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps were spent."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Z of the next step, known before its batch is drawn; None if there is no next step."""
+        ...
+
+    def spend(self) -> None:
+        """Charge the next step, before its release can be seen."""
+        ...
+
+    def stepsize(self, released: Released, raw_squared_norm: Callable[[], float]) -> float:
+        """Return the step size of the step that was just released."""
+        ...
+
+    def bound(self) -> PrivacyBound:
+        """Return what the releases so far cost."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that has changed since the start, as JSON can hold it.
+
+        ``spent`` has the noise multipliers of the steps that were spent.
+        """
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state; steps in its ``spent`` that the model has not taken are lost."""
+        ...
 
 
 class EpsilonDelta(NamedTuple):

@@ -11,8 +11,8 @@ import dither
 from dither import validate
 from dither.cli import main
 from dither.cli.audit import _ATTACKS, _usual
-from dither.planning.fixed_plan import so_far
 from dither.release import add_noise
+from dither.types import SpentSoFar
 
 FAST = ["--trials", "3000", "--seed", "1"]
 TRAIN = ["train", "--alone", "--epochs", "2", "--seed", "1", "--quiet", "--run-dir", "run"]
@@ -232,7 +232,7 @@ def test_lost_steps_are_attacked_too() -> None:
     found, claimed = _made(Path("run"), made)
     assert found.noise_multipliers.tolist() == first[:3]
     assert found.stepsizes.tolist() == made.stepsizes[:3].tolist()
-    assert claimed == so_far(found.bound, found.bound.epsilon)
+    assert claimed == SpentSoFar.of(found.bound, found.bound.epsilon)
     assert claimed.epsilon < made.bound.epsilon
     later = np.array([*first[:3], *(1.6 * z for z in first)])
     account.change("another plan", later)

@@ -8,7 +8,7 @@ from tests.explorer.fields import texts
 import dither
 from dither.explorer import curves, settings
 from dither.explorer.preview import previews
-from dither.planning.comparison import NOISES
+from dither.planning.planner import NOISES
 
 # ε, δ, n, m, T, schedule and sampling: usual runs, strong steps, a full batch.
 RUNS = [

@@ -15,7 +15,7 @@ import dither
 from dither import Plan, accounting
 from dither.ledger import Ledger, LedgerWriteError
 from dither.ledger.checkpoint import DamagedCheckpointError
-from dither.planning.successor import MOST_NOISE, after_losses
+from dither.planning.resuming import MOST_NOISE, after_losses
 from dither.schedules import AdaGradNorm, Linear
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*steps were paid for and lost")

@@ -135,20 +135,37 @@ def test_the_fingerprint_sees_everything(made: Plan) -> None:
     assert len(seen) == 7
 
 
-def test_a_file_that_claims_too_little_is_refused(made: Plan) -> None:
+def test_a_damaged_file_is_refused(made: Plan) -> None:
     fields = json.loads(made.to_json())
     fields["bound"]["epsilon"] = 0.5
     with pytest.raises(ValueError, match="plan must be unchanged since it was saved"):
         Plan.from_json(json.dumps(fields))
-    with pytest.raises(ValueError, match="plan must be made by dither.plan"):
-        replace(made, noise_multipliers=made.noise_multipliers * 0.7)
+
+
+@pytest.mark.parametrize("factor", [0.7, 0.999])
+def test_a_file_that_claims_too_little_is_refused(made: Plan, factor: float) -> None:
+    """A plan that was saved with a wrong bound, its fingerprint included."""
     fields = json.loads(made.to_json())
-    fields["noise_multipliers"] = (made.noise_multipliers * 0.7).tolist()
+    fields["noise_multipliers"] = (made.noise_multipliers * factor).tolist()
     del fields["fingerprint"]
     text = json.dumps(fields, sort_keys=True)
     fields["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
-    with pytest.raises(ValueError, match="plan must not claim less than it costs, got ε = "):
+    with pytest.raises(ValueError, match="plan must not claim less than it costs"):
         Plan.from_json(json.dumps(fields))
+
+
+def test_a_replaced_plan_has_its_own_bound(made: Plan) -> None:
+    less = replace(made, noise_multipliers=made.noise_multipliers * 0.7)
+    counted = dither.epsilon(less.noise_multipliers, sample_rate=made.sample_rate, delta=1e-5)
+    assert less.bound == counted
+    assert less.bound.epsilon > made.bound.epsilon
+    assert less.spent(150) > made.spent(150)
+    assert replace(made, batch_size=512).bound.epsilon > made.bound.epsilon
+    clipped = replace(made, clip_norm=2.0)
+    assert clipped.bound == made.bound
+    assert clipped != made
+    with pytest.raises(ValueError, match="bound"):
+        replace(made, bound=made.bound)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +201,9 @@ def test_spending_rises_to_the_bound_and_covers_every_prefix(made: Plan) -> None
         )
         assert exact.lower is not None
         assert made.spent(step) >= exact.lower
-    with pytest.raises(ValueError, match="step must be a whole number from 0 to 300, got 301"):
+    with pytest.raises(ValueError, match="step must be an integer from 0 to 300, got 301"):
         made.spent(301)
-    with pytest.raises(ValueError, match="step must be a whole number from 0 to 300, got -1"):
+    with pytest.raises(ValueError, match="step must be an integer from 0 to 300, got -1"):
         made.spent(-1)
 
 
@@ -242,73 +259,6 @@ def test_bad_input(change: dict[str, Any], error: type[Exception], message: str)
     setting = {"noise": "uniform", **SETTING, **change}
     with pytest.raises(error, match=message):
         dither.plan(**setting)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("epsilon", -math.inf),
-        ("epsilon", math.nan),
-        ("epsilon", 0.01),
-        ("epsilon", "abc"),
-        ("epsilon", "infinity"),
-        ("epsilon", [9]),
-        ("lower", 100.0),
-        ("lower", None),
-        ("adjacency", "add-remove"),
-        ("adjacency", "zzz"),
-        ("unit", "user"),
-        ("sampling", "poisson"),
-        ("accountant", "gdp"),
-        ("is_upper_bound", ""),
-        ("is_upper_bound", False),
-        ("delta", 1e-9),
-    ],
-)
-def test_a_forged_bound_is_refused(name: str, value: object) -> None:
-    """The fingerprint is made anew, as a forger would."""
-    setting: dict[str, Any] = {"dataset_size": 60_000, "batch_size": 256, "sampling": "fixed"}
-    fields = json.loads(Plan.from_noise_multipliers([1.0] * 100, delta=1e-5, **setting).to_json())
-    check_forged(fields, fields["bound"], name, value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("clip_norm", -1.0),
-        ("clip_norm", math.nan),
-        ("clip_norm", "infinity"),
-        ("clip_norm", "abc"),
-        ("noise_multipliers", [0.0] * 100),
-        ("noise_multipliers", [1.0] * 99 + [0.0]),
-        ("noise_multipliers", [0.5] * 100),
-        ("bound", None),
-        ("bound", [1]),
-        ("bound", {"epsilon": 1.0}),
-        ("dataset_size", "many"),
-        ("sampling", "shuffle"),
-        ("format", 2),
-    ],
-)
-def test_a_forged_plan_is_refused(name: str, value: object) -> None:
-    setting: dict[str, Any] = {"dataset_size": 60_000, "batch_size": 256}
-    fields = json.loads(Plan.from_noise_multipliers([1.0] * 100, delta=1e-5, **setting).to_json())
-    check_forged(fields, fields, name, value)
-
-
-def fingerprint_of(fields: dict[str, Any]) -> str:
-    rest = {name: value for name, value in fields.items() if name != "fingerprint"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def check_forged(fields: dict[str, Any], part: dict[str, Any], name: str, value: object) -> None:
-    assert Plan.from_json(json.dumps(fields)).fingerprint == fingerprint_of(fields)
-    part[name] = value
-    fields["fingerprint"] = fingerprint_of(fields)
-    with pytest.raises((ValueError, TypeError)) as problem:
-        Plan.from_json(json.dumps(fields))
-    assert type(problem.value).__name__.startswith("Invalid")
-    assert "\n" not in str(problem.value)
 
 
 def test_from_json_wants_text() -> None:

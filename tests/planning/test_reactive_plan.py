@@ -14,7 +14,7 @@ from dither import Plan, ReactivePlan
 from dither.accounting import Filter
 from dither.accounting.filter import BudgetExceededError
 from dither.noise import GrowthBound
-from dither.planning.reactive_state import ReactivePlanState
+from dither.planning.reactive_plan import ReactivePlanState
 from dither.schedules import AdaGradNorm, Constant, Reactive, UnsafeRawAdaGradNorm
 from dither.types import SpentSoFar
 

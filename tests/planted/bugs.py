@@ -17,7 +17,7 @@ from dither import Plan
 from dither.clipping import clip as clipping
 from dither.clipping.contributions import Outer, Summed
 from dither.planning.fixed_plan import FixedPlanState
-from dither.planning.reactive_state import ReactivePlanState
+from dither.planning.reactive_plan import ReactivePlanState
 from dither.randomness import Source, Stream
 from dither.release import add_noise, release
 from dither.training.payments import Payments
@@ -250,7 +250,7 @@ def an_empty_draw_without_noise(patch: Patch) -> None:
 
 def a_filter_that_is_not_charged(patch: Patch) -> None:
     def wrong(self: Any) -> None:
-        self._paid.append(self.noise_multiplier)
+        self._spent.append(self.noise_multiplier)
 
     patch.setattr(ReactivePlanState, "spend", wrong)
 

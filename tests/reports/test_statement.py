@@ -153,7 +153,7 @@ def test_a_part_of_a_run_says_that_it_is_one() -> None:
         private.optimizer.step()
         if private.step in (2, 4):
             text = " ".join(statement(private).split())
-            is_part = "whoever stops because of the data" in str(private.spent())
+            is_part = "stopping early because of the data" in str(private.spent())
             assert is_part == ("as if it had been fixed beforehand" in text) == (private.step == 2)
             assert ("needs the odometer; the whole plan's ε = 3" in text) == is_part
 

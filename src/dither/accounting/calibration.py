@@ -67,24 +67,41 @@ def _cost(alphas: FloatArray, budget: Budget, least: float) -> Callable[[float],
 
     def log_epsilon(log_scale: float) -> float:
         z = np.maximum(alphas * math.exp(log_scale), least)
-        if budget.accountant in (None, "pld") and z.size > 1 and budget.sample_rate < 1.0:
-            value = pld.coarse_epsilon(
-                z,
-                sample_rate=budget.sample_rate,
-                delta=budget.delta,
-                sampling=budget.sampling,
-            )
-        else:
-            value = epsilon(
-                z,
-                sample_rate=budget.sample_rate,
-                delta=budget.delta,
-                sampling=budget.sampling,
-                accountant=budget.accountant,
-            ).epsilon
+        value = quick_epsilon(
+            z,
+            sample_rate=budget.sample_rate,
+            delta=budget.delta,
+            sampling=budget.sampling,
+            accountant=budget.accountant,
+        )
         return math.log(value) if value > 0.0 else -math.inf
 
     return log_epsilon
+
+
+def quick_epsilon(
+    noise_multipliers: FloatArray,
+    *,
+    sample_rate: float,
+    delta: float,
+    sampling: str,
+    accountant: str | None,
+    rough: bool = False,
+) -> float:
+    """Return ε as `dither.accounting.epsilon` does, by ``pld`` faster and a little larger.
+
+    It is certified like the other, and good to about half a percent, or a few percent if ``rough``.
+    """
+    if accountant in (None, "pld") and noise_multipliers.size > 1 and sample_rate < 1.0:
+        search = pld.rough_epsilon if rough else pld.coarse_epsilon
+        return search(noise_multipliers, sample_rate=sample_rate, delta=delta, sampling=sampling)
+    return epsilon(
+        noise_multipliers,
+        sample_rate=sample_rate,
+        delta=delta,
+        sampling=sampling,
+        accountant=accountant,
+    ).epsilon
 
 
 def central_limit_log_scale(alphas: FloatArray, budget: Budget) -> float:

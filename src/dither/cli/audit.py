@@ -18,9 +18,8 @@ from dither.cli.canaries import read_scores
 from dither.cli.options import number
 from dither.cli.run_files import ABOUT, audits_of, keep_audit, ledger_place, read_run_file
 from dither.planning import Plan, plan
-from dither.planning.fixed_plan import so_far
 from dither.schedules import Linear
-from dither.types import PrivacyBound, rounded
+from dither.types import PrivacyBound, SpentSoFar, rounded
 
 if TYPE_CHECKING:
     from dither.audit import AuditResult
@@ -176,7 +175,7 @@ def _made(folder: Path, planned: Plan) -> tuple[Plan, PrivacyBound]:
             f"one whose ledger has ε = {made.bound.epsilon:.6g}"
         )
     if run.is_open:
-        return made, so_far(made.bound, made.bound.epsilon)
+        return made, SpentSoFar.of(made.bound, made.bound.epsilon)
     return made, planned.bound
 
 

@@ -22,7 +22,7 @@ from dither.cli.options import (
     steps_of,
 )
 from dither.planning import Plan, plan
-from dither.planning.comparison import NOISES, compared, prices_of
+from dither.planning.planner import NOISES, compare
 from dither.types import rounded
 
 NAME = "plan"
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _column(arguments: argparse.Namespace, made: Plan, uniform: Plan) -> dict[str, Any]:
     """Return what there is to compare of one plan."""
     return {
-        **compared(
+        **compare(
             made.stepsizes,
             made.noise_multipliers,
             uniform=uniform.noise_multipliers,
@@ -115,7 +115,7 @@ def _prices(made: Plan) -> dict[str, float | None]:
     """Return ε of a plan by every accountant, None where one gives nothing."""
     return {
         name: bound.epsilon if math.isfinite(bound.epsilon) else None
-        for name, bound in prices_of(made).items()
+        for name, bound in made.costs().items()
     }
 
 

@@ -11,7 +11,7 @@ from dither.accounting.curve import TooFineError
 from dither.explorer.preview import previews
 from dither.explorer.settings import Settings, field_of
 from dither.planning import Plan
-from dither.planning.comparison import compared, prices_of
+from dither.planning.planner import compare
 from dither.types import FloatArray, rounded
 
 _POINTS = 240
@@ -41,7 +41,7 @@ def preview(settings: Settings) -> dict[str, Any]:
                 np.concatenate([[0.0], quick.numbers]), np.concatenate([[0.0], quick.spent])
             ),
             "compared": _finite(
-                compared(
+                compare(
                     eta, z, uniform=uniform, problem=settings.problem, sampling=settings.sampling
                 )
             ),
@@ -55,7 +55,7 @@ def exact(settings: Settings, made: Plan, uniform: Plan) -> dict[str, Any]:
     return {
         **_noise(eta, z, _some(made.steps)),
         "compared": _finite(
-            compared(
+            compare(
                 eta,
                 z,
                 uniform=uniform.noise_multipliers,
@@ -91,7 +91,7 @@ def costs(made: Plan) -> dict[str, Any]:
                 "lower": None if bound.lower is None else rounded(bound.lower, 5, ROUND_FLOOR),
                 "proven": bound.is_upper_bound,
             }
-            for name, bound in prices_of(made).items()
+            for name, bound in made.costs().items()
         }
     }
 

@@ -23,7 +23,7 @@ import bottle
 from dither import validate
 from dither.explorer import curves, settings
 from dither.explorer.background import PARTS, Background, CrashedError, SupersededError
-from dither.planning.comparison import NOISES
+from dither.planning.planner import NOISES
 
 HOST = "127.0.0.1"
 _MOST_BYTES = 8192

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from dither import accounting, schedules, theory, validate
-from dither.planning.comparison import NOISES
+from dither.planning.planner import NOISES
 from dither.schedules.fixed import ClosedForm
 from dither.types import Budget, FloatArray
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from dither.ledger.errors import DamagedLedgerError
-from dither.planning.written import read, written
+from dither.planning.serialization import from_json_value, to_json_value
 
 VERSION = 1
 
@@ -95,7 +95,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def to_text(entry: Entry) -> tuple[str, str]:
     """Return an entry's kind, and what it says as JSON."""
-    fields = {key: written(value) for key, value in asdict(entry).items()}
+    fields = {key: to_json_value(value) for key, value in asdict(entry).items()}
     return _NAMES[type(entry)], json.dumps(fields, sort_keys=True, allow_nan=False)
 
 
@@ -121,7 +121,7 @@ def _value(name: str, value: Any) -> Any:
     if name in ("noise", "orders") and isinstance(value, list):
         return tuple(float(each) for each in value)
     if name in ("epsilon", "delta", "sample_rate", "noise"):
-        number = float(read(value))
+        number = float(from_json_value(value))
         if math.isnan(number) or number < 0.0:
             raise DamagedLedgerError(f"ledger has an entry with {name} = {value!r}")
         return number

@@ -17,7 +17,7 @@ from dither.ledger.entries import CapEntry, Entry, RunEntry, now, to_text
 from dither.ledger.state import LedgerState, RunState, orders_for
 from dither.ledger.store import Store
 from dither.planning import Plan, ReactivePlan
-from dither.planning.written import written
+from dither.planning.serialization import to_json_value
 from dither.types import PrivacyBound
 
 FILE = "ledger.sqlite"
@@ -212,4 +212,4 @@ def _decisive(state: LedgerState) -> object:
 
 
 def _plain(entry: Entry) -> dict[str, object]:
-    return {key: written(value) for key, value in asdict(entry).items()}
+    return {key: to_json_value(value) for key, value in asdict(entry).items()}

@@ -1,20 +1,25 @@
-"""A plan: step sizes and noise for every step, and the ε that they were proven to cost."""
+"""A plan: step sizes and noise for every step, and the ε that they are proven to cost."""
 
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import accounting, validate
-from dither.accounting import pld
-from dither.planning.state import Released
-from dither.planning.written import checked_claim, hashed, parsed, read, written
+from dither.accounting.calibration import quick_epsilon
+from dither.planning.serialization import (
+    fingerprint_of,
+    from_json_value,
+    parse_json,
+    to_json_value,
+)
 from dither.schedules import Constant
-from dither.types import FloatArray, PrivacyBound, Schedule, SpentSoFar
+from dither.types import FloatArray, PrivacyBound, Released, Schedule, SpentSoFar
 
 _FORMAT = "dither-plan-1"
 
@@ -26,14 +31,25 @@ class Plan:
     Make one with `plan`, `Plan.from_noise_multipliers`, `Plan.from_json` or, for comparisons
     without privacy, `Plan.unsafe_without_noise`. Plans are equal if their fingerprints are.
 
+    A plan computes its own ``bound`` when it is made, and ``dataclasses.replace`` makes a new plan:
+    a plan with other noise never carries the old plan's ε.
+
     Attributes:
         stepsizes: η_0 … η_{T−1}.
-        noise_multipliers: z_0 … z_{T−1}.
+        noise_multipliers: z_0 … z_{T−1}; all 0 for a plan without noise.
         clip_norm: C_G.
         dataset_size: n, public.
         batch_size: m, public, expected.
         sampling: "poisson" or "fixed".
+        delta: δ.
+        accountant: which accountant proves the bound.
         bound: the certified (ε, δ) of all steps.
+
+    Example:
+        >>> plan = Plan.from_noise_multipliers(
+        ...     [1.0] * 100, delta=1e-5, dataset_size=60_000, batch_size=256)
+        >>> plan.steps, round(plan.bound.epsilon, 2)
+        (100, 0.29)
     """
 
     stepsizes: FloatArray
@@ -42,23 +58,29 @@ class Plan:
     dataset_size: int
     batch_size: int
     sampling: str
-    bound: PrivacyBound
-    _seal: str = field(default="", repr=False)
-    _curve: dict[int, float] = field(default_factory=dict, repr=False)
+    delta: float
+    accountant: str
+    bound: PrivacyBound = field(init=False)
 
     def __post_init__(self) -> None:
-        """Freeze the arrays for good."""
+        """Freeze the arrays for good, and account for them."""
         for name in ("stepsizes", "noise_multipliers"):
             frozen = np.frombuffer(np.asarray(getattr(self, name), np.float64).tobytes())
             object.__setattr__(self, name, frozen)
         validate.same_length(self.stepsizes.size, noise_multipliers=self.noise_multipliers)
-        priced = self.noise_multipliers, self.dataset_size, self.batch_size, self.sampling
-        if self._seal != _seal(*priced, self.bound):
-            raise validate.InvalidValueError(
-                "plan must be made by dither.plan or Plan.from_noise_multipliers, which prove what "
-                "it costs; its noise, sizes, sampling or bound were changed"
+        object.__setattr__(self, "bound", self._account())
+
+    def _account(self) -> PrivacyBound:
+        if self.noise_multipliers.any():
+            return accounting.epsilon(
+                self.noise_multipliers,
+                sample_rate=self.sample_rate,
+                delta=self.delta,
+                sampling=self.sampling,
+                accountant=self.accountant,
             )
-        object.__setattr__(self, "_curve", {})
+        adjacency = "replace-one" if self.sampling == "fixed" else "add-remove"
+        return PrivacyBound(math.inf, 0.0, "none", self.sampling, adjacency, is_upper_bound=False)
 
     @property
     def steps(self) -> int:
@@ -75,11 +97,6 @@ class Plan:
         """The smallest noise multiplier that each step may have: here those that are planned."""
         return self.noise_multipliers
 
-    @property
-    def accountant(self) -> str:
-        """Which accountant proved the bound."""
-        return self.bound.accountant
-
     @classmethod
     def from_noise_multipliers(
         cls,
@@ -93,22 +110,20 @@ class Plan:
         sampling: str = "poisson",
         accountant: str | None = None,
     ) -> "Plan":
-        """Price a given schedule of noise multipliers.
+        """Return a plan with the given noise multipliers, and account for them.
 
         Example:
-            >>> priced = Plan.from_noise_multipliers(
+            >>> plan = Plan.from_noise_multipliers(
             ...     [1.0] * 100, delta=1e-5, dataset_size=60_000, batch_size=256)
-            >>> round(priced.bound.epsilon, 2)
+            >>> round(plan.bound.epsilon, 2)
             0.29
         """
         z = validate.positives(noise_multipliers=noise_multipliers)
         m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
-        bound = accounting.epsilon(
-            z, sample_rate=m / n, delta=delta, sampling=sampling, accountant=accountant
-        )
         eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, z.size)
         norm = validate.positive(clip_norm=clip_norm)
-        return cls(eta, z, norm, n, m, sampling, bound, _seal(z, n, m, sampling, bound))
+        delta = validate.probability(delta=delta)
+        return cls(eta, z, norm, n, m, sampling, delta, "pld" if accountant is None else accountant)
 
     @classmethod
     def unsafe_without_noise(
@@ -131,32 +146,30 @@ class Plan:
         m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
         T = validate.step_count(steps=steps)
         norm = clip_norm if clip_norm == math.inf else validate.positive(clip_norm=clip_norm)
-        adjacency = "replace-one" if sampling == "fixed" else "add-remove"
         validate.choice(accounting.SAMPLINGS, sampling=sampling)
-        bound = PrivacyBound(math.inf, 0.0, "none", sampling, adjacency, is_upper_bound=False)
         eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, T)
-        z = np.zeros(T)
-        return cls(eta, z, norm, n, m, sampling, bound, _seal(z, n, m, sampling, bound))
+        return cls(eta, np.zeros(T), norm, n, m, sampling, 0.0, "none")
 
     def new_state(self) -> "FixedPlanState":
-        """Return a new run along this plan."""
+        """Return the state of a new run along this plan."""
         return FixedPlanState(self)
 
     def spent(self, step: int) -> float:
         """Return an upper bound on ε after that many steps, for curves and progress bars.
 
         The first call accounts some thirty prefixes of the plan; between two of them the later
-        one's ε is returned. Stopping at a step that was chosen by looking at the data needs more.
+        one's ε is returned. It holds for a number of steps that was fixed in advance: stopping at a
+        step that was chosen by looking at the data requires an odometer or the full plan's ε.
 
         Example:
-            >>> priced = Plan.from_noise_multipliers(
+            >>> plan = Plan.from_noise_multipliers(
             ...     [1.0] * 100, delta=1e-5, dataset_size=60_000, batch_size=256)
-            >>> priced.spent(0), priced.spent(100) == priced.bound.epsilon
+            >>> plan.spent(0), plan.spent(100) == plan.bound.epsilon
             (0.0, True)
         """
         if isinstance(step, bool) or step not in range(self.steps + 1):
             raise validate.InvalidValueError(
-                f"step must be a whole number from 0 to {self.steps}, got {step!r}"
+                f"step must be an integer from 0 to {self.steps}, got {step!r}"
             )
         t = int(step)
         if not math.isfinite(self.bound.epsilon):
@@ -166,37 +179,42 @@ class Plan:
 
     def spending(self) -> tuple[np.ndarray, FloatArray]:
         """Return the accounted prefixes behind `spent`: numbers of steps, and ε after each."""
-        if not self._curve:
-            self._curve.update(self._prefixes())
-        return np.array([*self._curve]), np.array([*self._curve.values()])
+        return np.array([*self._prefixes]), np.array([*self._prefixes.values()])
 
+    @cached_property
     def _prefixes(self) -> dict[int, float]:
         T = self.steps
         linear, early = np.linspace(1, T, 21), np.geomspace(1, T, 9)
         knots = np.unique(np.concatenate([linear, early]).round().astype(int))
         curve, least = {0: 0.0, T: self.bound.epsilon}, self.bound.epsilon
         for knot in knots[-2::-1]:
+            prefix = quick_epsilon(
+                self.noise_multipliers[:knot],
+                sample_rate=self.sample_rate,
+                delta=self.delta,
+                sampling=self.sampling,
+                accountant=self.accountant,
+                rough=True,
+            )
             # A prefix costs no more than what it is a prefix of.
-            least = min(least, self._prefix(int(knot)))
+            least = min(least, prefix)
             curve[int(knot)] = least
         return dict(sorted(curve.items()))
 
-    def _prefix(self, knot: int) -> float:
-        z, q, delta = self.noise_multipliers[:knot], self.sample_rate, self.bound.delta
-        if self.accountant == "pld" and knot > 1 and q < 1.0:
-            return pld.rough_epsilon(z, sample_rate=q, delta=delta, sampling=self.sampling)
-        return accounting.epsilon(
-            z,
-            sample_rate=q,
-            delta=delta,
+    def costs(self) -> dict[str, PrivacyBound]:
+        """Return ε of the plan by every accountant, for comparison."""
+        return accounting.costs(
+            self.noise_multipliers,
+            sample_rate=self.sample_rate,
+            delta=self.delta,
             sampling=self.sampling,
-            accountant=self.accountant,
-        ).epsilon
+            known={self.accountant: self.bound},
+        )
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of everything that matters; the same for equal plans on every machine."""
-        return hashed(self._fields())
+        return fingerprint_of(self._fields())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.fingerprint == other.fingerprint
@@ -205,16 +223,15 @@ class Plan:
         return hash(self.fingerprint)
 
     def _fields(self) -> dict[str, Any]:
-        bound = {key: written(value) for key, value in asdict(self.bound).items()}
         return {
             "format": _FORMAT,
             "stepsizes": self.stepsizes.tolist(),
             "noise_multipliers": self.noise_multipliers.tolist(),
-            "clip_norm": written(self.clip_norm),
+            "clip_norm": to_json_value(self.clip_norm),
             "dataset_size": self.dataset_size,
             "batch_size": self.batch_size,
             "sampling": self.sampling,
-            "bound": bound,
+            "bound": {key: to_json_value(value) for key, value in asdict(self.bound).items()},
         }
 
     def to_json(self) -> str:
@@ -223,43 +240,45 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """Read a plan, and account it again: a file that claims less than it costs is refused."""
-        fields = parsed(text)
+        """Read a plan and account for it again.
+
+        Raises:
+            ValueError: the text is not a plan, was damaged, or claims less than its noise costs.
+        """
+        fields = parse_json(text)
         known = {*cls.unsafe_without_noise(steps=1, dataset_size=1, batch_size=1)._fields()}
         if not isinstance(fields, dict) or {*fields} != {*known, "fingerprint"}:
             raise validate.InvalidValueError(
                 f"plan must have the fields {', '.join(sorted(known))} and fingerprint"
             )
-        fingerprint = fields.pop("fingerprint")
-        if fingerprint != hashed(fields):
-            raise validate.InvalidValueError("plan must be unchanged since it was saved")
+        if fields.pop("fingerprint") != fingerprint_of(fields):
+            raise validate.InvalidValueError(
+                "plan must be unchanged since it was saved: its fingerprint does not match"
+            )
         validate.choice((_FORMAT,), format=fields["format"])
-        claimed = fields["bound"]
-        if not isinstance(claimed, dict) or {*claimed} != {*PrivacyBound.__dataclass_fields__}:
-            raise validate.InvalidValueError(f"plan must have a whole bound, got {claimed!r}")
-        made = cls._priced(fields)
-        bound = checked_claim(made.bound, claimed)
-        priced = made.noise_multipliers, made.dataset_size, made.batch_size, made.sampling
-        return replace(made, bound=bound, _seal=_seal(*priced, bound))
-
-    @classmethod
-    def _priced(cls, fields: dict[str, Any]) -> "Plan":
-        """Return the plan that these fields describe, with what it costs by our own count."""
-        eta = validate.positives(stepsizes=fields["stepsizes"])
-        z = validate.nonnegatives(noise_multipliers=fields["noise_multipliers"])
-        sizes = {name: fields[name] for name in ("dataset_size", "batch_size", "sampling")}
-        norm = read(fields["clip_norm"])
-        if not z.any():
-            return cls.unsafe_without_noise(steps=z.size, clip_norm=norm, stepsizes=eta, **sizes)
-        claimed = fields["bound"]
-        return cls.from_noise_multipliers(
-            z,
-            delta=claimed["delta"],
-            clip_norm=norm,
-            stepsizes=eta,
-            accountant=validate.choice(accounting.ACCOUNTANTS, accountant=claimed["accountant"]),
-            **sizes,
+        claimed = PrivacyBound(
+            **{key: from_json_value(value) for key, value in fields["bound"].items()}
         )
+        setting = {name: fields[name] for name in ("dataset_size", "batch_size", "sampling")}
+        setting |= {
+            "clip_norm": from_json_value(fields["clip_norm"]),
+            "stepsizes": fields["stepsizes"],
+        }
+        z = validate.nonnegatives(noise_multipliers=fields["noise_multipliers"])
+        if z.any():
+            setting |= {"delta": claimed.delta, "accountant": claimed.accountant}
+            plan = cls.from_noise_multipliers(z, **setting)
+        else:
+            plan = cls.unsafe_without_noise(steps=z.size, **setting)
+        computed = replace(plan.bound, epsilon=claimed.epsilon, lower=claimed.lower)
+        # Another machine may round differently.
+        if claimed != computed or not claimed.epsilon >= plan.bound.epsilon * (1.0 - 1e-6):
+            raise validate.InvalidValueError(
+                f"plan must not claim less than it costs: it claims {claimed}, and costs "
+                f"{plan.bound}"
+            )
+        object.__setattr__(plan, "bound", claimed)
+        return plan
 
     def __str__(self) -> str:
         z, eta = self.noise_multipliers, self.stepsizes
@@ -279,15 +298,9 @@ class Plan:
         )
 
 
-def _seal(z: FloatArray, n: int, m: int, sampling: str, bound: PrivacyBound) -> str:
-    """Return what tells that a bound was proven for this noise: against mistakes, not malice."""
-    sizes = {"n": n, "m": m, "sampling": sampling, "bound": repr(bound)}
-    return hashed({**sizes, "z": np.asarray(z, np.float64).tobytes().hex()})
-
-
 @final
 class FixedPlanState:
-    """Along a `Plan`: all was decided beforehand."""
+    """The state of a run along a `Plan`: all was decided beforehand."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -311,25 +324,20 @@ class FixedPlanState:
         """Return ε of the steps so far, as if their number had been fixed beforehand."""
         if self.steps == self._plan.steps:
             return self._plan.bound
-        return so_far(self._plan.bound, self._plan.spent(self.steps))
+        return SpentSoFar.of(self._plan.bound, self._plan.spent(self.steps))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the noise that was paid for."""
+        """Return the noise multipliers of the steps that were spent."""
         return {"spent": self._plan.noise_multipliers[: self.steps].tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the steps that were paid for, which are the plan's own."""
+        """Resume after the steps that were spent, which are the plan's own."""
         spent = state["spent"]
         if list(spent) != self._plan.noise_multipliers[: len(spent)].tolist():
             raise validate.InvalidValueError(
                 f"state must be a later one of the same run, got one of {len(spent)} other steps"
             )
         self.steps = len(spent)
-
-
-def so_far(bound: PrivacyBound, epsilon: float) -> SpentSoFar:
-    """Return the bound of a part of a plan."""
-    return SpentSoFar(**{**asdict(bound), "epsilon": epsilon, "lower": None})
 
 
 def stepsizes_of(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
@@ -340,7 +348,7 @@ def stepsizes_of(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
         )
     if isinstance(stepsizes, int | float):
         raise validate.InvalidTypeError(
-            f"stepsizes must be a schedule or one step size a step, got {stepsizes!r}: "
+            f"stepsizes must be a schedule or one step size per step, got {stepsizes!r}: "
             f"Constant({stepsizes!r}) is the same in every step"
         )
     return validate.same_length(T, stepsizes=validate.positives(stepsizes=stepsizes))

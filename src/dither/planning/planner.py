@@ -6,19 +6,20 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dither import accounting, validate
+from dither import accounting, theory, validate
 from dither.accounting.calibration import calibrate
 from dither.noise import Custom, GrowthBound, Matched, Optimal, Uniform
 from dither.planning.fixed_plan import Plan
 from dither.planning.reactive_plan import ReactivePlan, with_filter, with_fixed_noise
 from dither.schedules import Constant, Reactive
-from dither.types import Allocation, Budget, Schedule
+from dither.types import Allocation, Budget, FloatArray, Schedule
 
 _NOISES: dict[str, Allocation] = {
     "uniform": Uniform(),
     "matched": Matched(),
     "optimal": Optimal(),
 }
+NOISES = (*_NOISES,)
 
 
 @overload
@@ -69,7 +70,7 @@ def plan(
     accountant: str | None = None,
     sampling: str = "poisson",
 ) -> Plan | ReactivePlan:
-    """Plan the noise of every step so that the whole run costs at most (ε, δ).
+    """Plan the noise of every step so that the full run costs at most (ε, δ).
 
     Guarantees: the plan's ``bound.epsilon`` is at most ``epsilon``, checked by the accountant after
     the search, and within half a percent of it.
@@ -82,10 +83,10 @@ def plan(
         steps: T; or
         epochs: T = ceil(epochs·n/m). Exactly one of the two.
         clip_norm: C_G, positive.
-        stepsizes: a schedule, one step size a step, or a rule that reacts to what is released.
-        noise: an allocation, one α a step, or "optimal", "matched", "uniform". For a rule that
-            reacts: `GrowthBound`, "uniform" or one α a step, fixed in advance, or "filter", which
-            lets the noise follow b_t on the way.
+        stepsizes: a schedule, one step size per step, or a rule that reacts to what is released.
+        noise: an allocation, one α per step, or "optimal", "matched", "uniform". For a rule that
+            reacts: `GrowthBound`, "uniform" or one α per step, fixed in advance, or "filter", which
+            lets the noise follow b_t during the run.
         accountant: which accountant's ε is meant; None is the tightest sound one.
         sampling: "poisson" or "fixed".
 
@@ -128,20 +129,54 @@ def plan(
         sampling=sampling,
     )
     if not isinstance(stepsizes, Reactive):
-        return _searched(shape, _allocation(noise, T), budget)
+        return _search(shape, _check_allocation(noise, T), budget)
     if isinstance(noise, str) and noise == "filter":
         return with_filter(stepsizes, shape, budget)
     known = not isinstance(noise, str) or noise == "uniform"
-    allocation = _allocation(noise, T) if known else None
+    allocation = _check_allocation(noise, T) if known else None
     if not isinstance(allocation, Uniform | GrowthBound | Custom):
         raise validate.InvalidValueError(
-            'noise must be "filter", "uniform", a GrowthBound or one α a step where step sizes '
+            'noise must be "filter", "uniform", a GrowthBound or one α per step where step sizes '
             f"react to releases, got {noise!r}"
         )
-    return with_fixed_noise(stepsizes, _searched(shape, allocation, budget))
+    return with_fixed_noise(stepsizes, _search(shape, allocation, budget))
 
 
-def _searched(shape: Plan, allocation: Allocation, budget: Budget) -> Plan:
+def compare(
+    stepsizes: FloatArray,
+    noise_multipliers: FloatArray,
+    *,
+    uniform: FloatArray,
+    problem: theory.Problem,
+    sampling: str,
+) -> dict[str, float]:
+    """Return how noise compares with uniform noise of the same cost.
+
+    Args:
+        stepsizes: η_0 … η_{T−1}.
+        noise_multipliers: z_0 … z_{T−1}.
+        uniform: the noise multipliers of uniform noise.
+        problem: what the utility bound needs to know.
+        sampling: "poisson" or "fixed".
+
+    Returns:
+        Its first and last z, Σ(η_t·z_t)², that over uniform noise's, M_dp/M by the paper's cost,
+        and the bound on min E‖∇F‖².
+    """
+    eta, z = stepsizes, noise_multipliers
+    reached = float(np.sum((eta * z) ** 2))
+    bound = theory.utility_bound(problem, eta, noise_multipliers=z, sampling=sampling)
+    return {
+        "first_noise_multiplier": float(z[0]),
+        "last_noise_multiplier": float(z[-1]),
+        "noise_that_reaches_the_parameters": reached,
+        "relative_to_uniform": reached / float(np.sum((eta * uniform) ** 2)),
+        "improvement_by_the_theorem": theory.improvement(eta, z),
+        "utility_bound": bound.total,
+    }
+
+
+def _search(shape: Plan, allocation: Allocation, budget: Budget) -> Plan:
     """Return the plan of this shape whose noise costs the budget, and no more."""
     alphas = allocation.alphas(shape.stepsizes, budget=budget)
     target, start, floor = budget, None, 0.0
@@ -165,12 +200,12 @@ def _searched(shape: Plan, allocation: Allocation, budget: Budget) -> Plan:
         # The certificate is finer than the search's probes; aim between its limits.
         target = replace(target, epsilon=target.epsilon * 0.9997 / reached)
     raise validate.InvalidValueError(
-        "epsilon must be one that this accountant can tell to half a percent, "
+        "epsilon must be one that this accountant resolves to half a percent, "
         f"got {budget.epsilon!r}"
     )
 
 
-def _allocation(noise: Allocation | ArrayLike | str, T: int) -> Allocation:
+def _check_allocation(noise: Allocation | ArrayLike | str, T: int) -> Allocation:
     if isinstance(noise, str):
         return _NOISES[validate.choice(_NOISES, noise=noise)]
     if isinstance(noise, Allocation) and not isinstance(noise, type):

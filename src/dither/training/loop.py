@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from dither import validate
 from dither.clipping.batch import Loss
 from dither.planning import Plan, ReactivePlan
-from dither.planning.written import written
+from dither.planning.serialization import to_json_value
 from dither.progress import Progress
 from dither.training.agreement import check_rank_zero_has, check_same
 from dither.training.augmentation import Augment
@@ -193,7 +193,7 @@ def _save(result: TrainResult, directory: RunDirectory, averaging: str | None) -
         "seed": result.seed,
         "derived_from_private_data": result.derived_from_private_data,
         "plan": result.plan.fingerprint,
-        "bound": {key: written(value) for key, value in asdict(result.bound).items()},
+        "bound": {key: to_json_value(value) for key, value in asdict(result.bound).items()},
         "averaging": averaging,
         "metrics": result.metrics,
         "iterate_metrics": result.history[-1].iterate_metrics,

@@ -12,7 +12,7 @@ from dither import validate
 from dither.accounting import BudgetExceededError
 from dither.ledger import Account, Ledger
 from dither.planning import Plan, ReactivePlan
-from dither.planning.successor import after_losses, as_registered, only_spent
+from dither.planning.resuming import after_losses, as_registered, only_spent
 
 
 class Payments:

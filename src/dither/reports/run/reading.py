@@ -12,7 +12,7 @@ from typing import Any, final
 
 from dither import validate
 from dither.planning import Plan
-from dither.planning.written import read as number_of
+from dither.planning.serialization import from_json_value
 from dither.reports.run.audits import audit_of
 from dither.reports.run.plain_files import BAD, damaged, json_of, parsed, text_of
 from dither.reports.run.report import Point
@@ -215,7 +215,7 @@ def _reactive(text: str) -> Planned:
 
 
 def _bound(found: dict[str, Any]) -> PrivacyBound:
-    epsilon, delta, lower = number_of(found["epsilon"]), found["delta"], found["lower"]
+    epsilon, delta, lower = from_json_value(found["epsilon"]), found["delta"], found["lower"]
     fine = type(epsilon) is float and (0.0 <= epsilon <= LARGEST or epsilon == math.inf)
     fine = fine and type(delta) is float and 0.0 <= delta < 1.0
     fine = fine and (lower is None or (type(lower) is float and 0.0 <= lower <= epsilon))
