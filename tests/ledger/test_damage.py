@@ -11,7 +11,7 @@ import torch
 from tests.ledger.ledgers import new, pay, plan, run_all
 
 from dither.ledger import DamagedLedgerError, Ledger, LedgerWriteError
-from dither.ledger.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
+from dither.ledger.files import DamagedCheckpointError, load_checkpoint, save_checkpoint
 
 SEEN = (DamagedLedgerError, LedgerWriteError)
 

@@ -17,7 +17,7 @@ from tests.ledger.ledgers import M, N, new, plan
 from dither.accounting import Odometer, epsilon
 from dither.ledger import Ledger
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*steps were paid for and lost")
+pytestmark = pytest.mark.filterwarnings("ignore:.*steps were spent and lost")
 
 
 def count(file: Path) -> int:

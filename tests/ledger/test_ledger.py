@@ -169,7 +169,7 @@ def test_the_first_run_is_held_to_a_cap_by_its_own_sampling(tmp_path: Path) -> N
 def test_a_step_is_not_released_with_less_noise_than_it_was_paid_for(tmp_path: Path) -> None:
     account = new(tmp_path).register(plan())
     account.finish(0, 2.0)
-    with pytest.raises(BudgetExceededError, match="was paid for with noise 2, got 1"):
+    with pytest.raises(BudgetExceededError, match="was charged with noise 2, got 1"):
         account.finish(0, 1.0)
 
 
@@ -210,7 +210,7 @@ def test_steps_that_were_not_registered(tmp_path: Path) -> None:
     pay(account, made, last=1)
     with pytest.raises(BudgetExceededError, match="less than the 2 that was registered"):
         account.finish(1, 1.0)
-    with pytest.raises(BudgetExceededError, match="has paid for 1 steps, but the next would be"):
+    with pytest.raises(BudgetExceededError, match="has spent 1 steps, but the next would be"):
         account.finish(2, 2.0)
     pay(account, made, first=1)
     with pytest.raises(BudgetExceededError, match="registered 3 steps, and no more"):
@@ -234,7 +234,7 @@ def test_two_processes_cannot_go_on_with_the_same_run(tmp_path: Path) -> None:
     first = one.register(made)
     second = two.account(first.run)
     pay(first, made, last=1)
-    with pytest.raises(BudgetExceededError, match="another process goes on with the same run"):
+    with pytest.raises(BudgetExceededError, match="another process continues the same run"):
         second.finish(0, 2.0)
 
 

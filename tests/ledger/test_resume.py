@@ -14,11 +14,11 @@ from torch import Tensor, nn
 import dither
 from dither import Plan, accounting
 from dither.ledger import Ledger, LedgerWriteError
-from dither.ledger.checkpoint import DamagedCheckpointError
+from dither.ledger.files import DamagedCheckpointError
 from dither.planning.resuming import MOST_NOISE, after_losses
 from dither.schedules import AdaGradNorm, Linear
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*steps were paid for and lost")
+pytestmark = pytest.mark.filterwarnings("ignore:.*steps were spent and lost")
 RECORDS, FEATURES, CLASSES, STEPS = 200, 6, 3, 24
 
 
@@ -240,8 +240,7 @@ def test_no_release_without_its_cost(
     )
     x, y = next(run.batches())
     run.backward(nn.functional.cross_entropy(run.model(x), y, reduction="none"))
-    account = run._payments.account
-    assert account is not None
+    account = run._account
     account.finish(0, account.noise[0])
 
     def full(_: Any) -> None:
@@ -250,7 +249,7 @@ def test_no_release_without_its_cost(
     before = flat(run)
     with monkeypatch.context() as patch:
         patch.setattr(account, "_spent", [])
-        patch.setattr(account, "_pay", full)
+        patch.setattr(account, "_charge", full)
         for _ in range(2):
             with pytest.raises(LedgerWriteError):
                 run.optimizer.step()
@@ -325,7 +324,7 @@ def test_a_copy_of_a_folder_is_told_of(plan: Plan, tmp_path: Path) -> None:
 def test_lost_steps_are_told_of(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         dither.train(model(), Dying(3), plan, run=dither.Run(tmp_path / "run"), progress=False)
-    with pytest.warns(UserWarning, match="3 steps were paid for and lost: .* the planned"):
+    with pytest.warns(UserWarning, match="3 steps were spent and lost: .* the planned"):
         dither.train(
             model(), data(), plan, run=dither.Run(tmp_path / "run", resume=True), progress=False
         )

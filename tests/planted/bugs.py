@@ -16,11 +16,11 @@ import dither
 from dither import Plan
 from dither.clipping import clip as clipping
 from dither.clipping.contributions import Outer, Summed
+from dither.ledger import Account
 from dither.planning.fixed_plan import FixedPlanState
 from dither.planning.reactive_plan import ReactivePlanState
 from dither.randomness import Source, Stream
 from dither.release import add_noise, release
-from dither.training.payments import Payments
 from dither.training.private import Private
 
 Patch = pytest.MonkeyPatch
@@ -149,13 +149,13 @@ def noise_of_the_next_step(patch: Patch) -> None:
 
 
 def spent_steps_forgotten(patch: Patch) -> None:
-    right = Payments.go_on
+    right = Account.resume
 
-    def wrong(self: Payments, run: object, plan: Plan, taken: int, spent: Any) -> Any:
+    def wrong(self: Account, run: object, plan: Plan, taken: int, spent: Any) -> Any:
         right(self, run, plan, taken, spent)
         return plan, spent
 
-    patch.setattr(Payments, "go_on", wrong)
+    patch.setattr(Account, "resume", wrong)
 
 
 class _Shuffled:
@@ -206,15 +206,15 @@ def calibrated_to_the_wrong_side(patch: Patch) -> None:
 
 
 def paid_after_the_release(patch: Patch) -> None:
-    right = Payments.finish
+    right = Account.finish
     owed: list[tuple[int, float]] = []
 
-    def wrong(self: Payments, step: int, noise_multiplier: float) -> None:
+    def wrong(self: Account, step: int, noise_multiplier: float) -> None:
         while owed:
             right(self, *owed.pop())
         owed.append((step, noise_multiplier))
 
-    patch.setattr(Payments, "finish", wrong)
+    patch.setattr(Account, "finish", wrong)
 
 
 def a_loss_that_couples_records(patch: Patch) -> None:

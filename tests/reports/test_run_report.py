@@ -247,7 +247,7 @@ def test_a_run_that_is_open_is_reported_at_the_cost_of_its_whole_plan(tmp_path: 
     assert "as if it had been fixed beforehand that the run stops here" in text
 
 
-@pytest.mark.filterwarnings("ignore:.*steps were paid for and lost")
+@pytest.mark.filterwarnings("ignore:.*steps were spent and lost")
 def test_a_run_that_lost_steps_and_was_planned_anew(tmp_path: Path) -> None:
     plan = noisy_plan(steps=8)
     interrupted(tmp_path / "run", plan, after=5)

@@ -46,7 +46,7 @@ def test_a_step_that_cannot_be_paid_for_is_not_released(monkeypatch: pytest.Monk
     def refuse(*_: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(run._payments, "finish", refuse)
+    monkeypatch.setattr(run._account, "finish", refuse)
     with pytest.raises(OSError, match="disk full"):
         run.optimizer.step()
     assert run.step == 0
@@ -115,7 +115,7 @@ def test_the_release_of_rank_0_is_everybodys(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError
 
     monkeypatch.setattr("dither.training.private.release", refuse)
-    monkeypatch.setattr("dither.training.payments.Payments.finish", refuse)
+    monkeypatch.setattr("dither.ledger.Account.finish", refuse)
     run, group = heard(step=0, noise=2.0)
     assert run.step == 1
     assert run.spent().epsilon > 0.0

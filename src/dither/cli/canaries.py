@@ -128,9 +128,9 @@ def _file(folder: Path) -> Path:
 
 
 def _write(folder: Path, kept: dict[str, Any]) -> None:
-    from dither.ledger.files import write_whole
+    from dither.ledger.files import write_atomic
 
-    write_whole(_file(folder), json.dumps(kept).encode())
+    write_atomic(_file(folder), json.dumps(kept).encode())
 
 
 def _model_hash(folder: Path) -> str | None:

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
-    from dither.ledger.summary import HOW, summary
+    from dither.ledger.state import COMPOSITION_TEXT
 
     plot = getattr(arguments, "plot", None)
     delta = _delta(arguments, ledger)
@@ -74,7 +74,7 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
         from dither.reports import ledger_figure, save_figure
 
         save_figure(ledger_figure(ledger, delta), plot)
-    found = summary(ledger, delta)
+    found = ledger.summary(delta)
     if arguments.json:
         json.dump(found, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
@@ -95,18 +95,17 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
         )
     console.print(table)
     total = "∞" if found["epsilon"] is None else rounded(found["epsilon"], 4)
-    sys.stdout.write(f"Spent together: ε = {total} at δ = {delta:g}. {HOW[found['composition']]}\n")
+    how = COMPOSITION_TEXT[found["composition"]]
+    sys.stdout.write(f"Spent together: ε = {total} at δ = {delta:g}. {how}\n")
     sys.stdout.write(f"{_cap_line(ledger)}\n")
     if plot is not None:
         sys.stdout.write(f"The picture is in {plot}.\n")
 
 
 def _delta(arguments: argparse.Namespace, ledger: "Ledger") -> float:
-    from dither.ledger.summary import usual_delta
-
     if hasattr(arguments, "delta"):
         return validate.probability(delta=arguments.delta)
-    return usual_delta(ledger)
+    return ledger.default_delta()
 
 
 def _cap_line(ledger: "Ledger") -> str:

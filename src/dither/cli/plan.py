@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan all three, draw, save, print."""
-    from dither.ledger.files import write_whole
+    from dither.ledger.files import write_atomic
     from dither.reports import plan_figure, save_figure
     from dither.reports.figures import check_figure_path
 
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
     if plot is not None:
         save_figure(plan_figure(plans), plot)
     if save is not None:
-        write_whole(Path(save), plans[arguments.noise].to_json().encode())
+        write_atomic(Path(save), plans[arguments.noise].to_json().encode())
     columns = {name: _column(arguments, made, plans["uniform"]) for name, made in plans.items()}
     if arguments.json:
         json.dump({"schedule": repr(schedule), "steps": steps, **columns}, sys.stdout, indent=2)

@@ -56,12 +56,12 @@ def keep_audit(folder: Path, found: dict[str, Any]) -> None:
     Others who add one at the same time wait.
     """
     from dither.ledger.entries import now
-    from dither.ledger.files import write_whole
+    from dither.ledger.files import write_atomic
 
     with _alone(folder / f"{AUDITS}.lock"):
         audits = [*audits_of(folder), {"time": now(), **found}]
         kept = {"format": "dither-audits-1", "audits": audits}
-        write_whole(folder / AUDITS, json.dumps(kept, allow_nan=False).encode())
+        write_atomic(folder / AUDITS, json.dumps(kept, allow_nan=False).encode())
 
 
 @contextmanager

@@ -1,14 +1,22 @@
 """The write-ahead record of what was spent, and checkpoints.
 
 A `Ledger` is one SQLite file for a run, or for all runs on the same data. A run registers its plan,
-and every step's cost is on the disk before its release can be seen.
+and every step's cost is on disk before its release can be seen.
 """
 
 from dither.ledger.account import Account
-from dither.ledger.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
-from dither.ledger.entries import CapEntry, EndEntry, Entry, PlanEntry, RunEntry, StepEntry
-from dither.ledger.errors import DamagedLedgerError, LedgerWriteError
-from dither.ledger.ledger import FILE, Ledger, new_name
+from dither.ledger.entries import (
+    CapEntry,
+    DamagedLedgerError,
+    EndEntry,
+    Entry,
+    PlanEntry,
+    RunEntry,
+    StepEntry,
+)
+from dither.ledger.files import DamagedCheckpointError, load_checkpoint, save_checkpoint
+from dither.ledger.ledger import FILE, Ledger
+from dither.ledger.store import LedgerWriteError
 
 __all__ = [
     "FILE",
@@ -24,6 +32,5 @@ __all__ = [
     "RunEntry",
     "StepEntry",
     "load_checkpoint",
-    "new_name",
     "save_checkpoint",
 ]

@@ -1,20 +1,30 @@
-"""The entries of a ledger: additive, versioned; what is not known is not guessed."""
+"""The entries of a ledger: they are only added, and have a version."""
 
 import json
 import math
+import secrets
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from dither.ledger.errors import DamagedLedgerError
 from dither.planning.serialization import from_json_value, to_json_value
+from dither.validate import InvalidValueError
 
 VERSION = 1
+
+
+class DamagedLedgerError(InvalidValueError):
+    """A ledger is not what was written: nothing is counted from it, and nothing is spent."""
 
 
 def now() -> str:
     """Return the time in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def new_name() -> str:
+    """Return a name for a run: the time, and some random digits."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,7 @@ class RunEntry:
         noise: the least noise multiplier of every step, as it was planned.
         epsilon: ε of the plan.
         delta: δ of the plan.
-        is_seeded: whether its noise can be repeated by whoever knows the seed.
+        is_seeded: whether its noise can be repeated by those who know the seed.
         time: when, in UTC.
     """
 
@@ -46,7 +56,7 @@ class RunEntry:
 
 @dataclass(frozen=True)
 class PlanEntry:
-    """A run goes on with another plan, whose first steps are those that were spent."""
+    """A run continues with another plan, whose first steps are those that were spent."""
 
     run: str
     fingerprint: str
@@ -56,7 +66,7 @@ class PlanEntry:
 
 @dataclass(frozen=True)
 class StepEntry:
-    """A step was paid for: its number, from 0, and its noise multiplier."""
+    """A step was charged: its number, from 0, and its noise multiplier."""
 
     run: str
     step: int
@@ -94,7 +104,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def to_text(entry: Entry) -> tuple[str, str]:
-    """Return an entry's kind, and what it says as JSON."""
+    """Return an entry's kind, and its fields as JSON."""
     fields = {key: to_json_value(value) for key, value in asdict(entry).items()}
     return _NAMES[type(entry)], json.dumps(fields, sort_keys=True, allow_nan=False)
 

@@ -1,14 +1,15 @@
-"""One budget for many runs: every step is written down before its release can be seen."""
+"""One budget for many runs: every step is written before its release can be seen."""
 
 import json
-import secrets
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from dither import validate
 from dither.accounting.odometer import ODOMETER_ORDERS
@@ -21,7 +22,7 @@ from dither.planning.serialization import to_json_value
 from dither.types import PrivacyBound
 
 FILE = "ledger.sqlite"
-"""What the ledger of a run's folder is called."""
+"""The name of the ledger in a run directory."""
 
 
 class Ledger:
@@ -34,13 +35,12 @@ class Ledger:
         - Damage is found, and then nothing is counted: a total is never too small.
 
     Args:
-        path: an SQLite file, or the folder of a run.
-        create: whether a file that is not there is made.
+        path: an SQLite file, or a run directory.
+        create: whether a missing file is created.
 
     Example:
         >>> import tempfile
-        >>> folder = tempfile.mkdtemp()
-        >>> ledger = Ledger(folder)
+        >>> ledger = Ledger(tempfile.mkdtemp())
         >>> ledger.cap(1.0, 1e-5)
         >>> print(ledger.total(1e-5).epsilon, ledger.composition)
         0.0 fixed
@@ -65,7 +65,7 @@ class Ledger:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """Everything that was written down, the oldest first."""
+        """All entries, the oldest first."""
         with self._mutex:
             return self._store.entries()
 
@@ -115,7 +115,7 @@ class Ledger:
             state.check_new_cap(epsilon, delta)
             if not state.has_spent:
                 orders = orders_for(epsilon, delta, state.sampling or "poisson")
-            else:  # orders that results could have a say in would prove nothing
+            else:  # orders chosen from results would prove nothing
                 orders = ODOMETER_ORDERS if state.cap is None else state.cap.orders
             return CapEntry(epsilon, delta, orders, now())
 
@@ -124,17 +124,28 @@ class Ledger:
     def register(
         self, plan: Plan | ReactivePlan, *, name: str | None = None, is_seeded: bool = False
     ) -> Account:
-        """Write down a run before its first step, and return where it pays.
+        """Write a run before its first step, and return its account.
 
         Args:
             plan: what the run may cost.
-            name: what to call it; None makes a name.
+            name: its name in the ledger; None makes one.
             is_seeded: whether its noise can be repeated.
 
         Raises:
             BudgetExceededError: the run would pass the cap; nothing was written.
         """
-        run = name or new_name()
+        account = Account(lambda: self, name=name, is_seeded=is_seeded)
+        account.register(plan)
+        return account
+
+    def account(self, run: str) -> Account:
+        """Return the account of a run that was registered before."""
+        account = Account(lambda: self)
+        account.attach(run)
+        return account
+
+    def add_run(self, run: str, plan: Plan | ReactivePlan, *, is_seeded: bool) -> None:
+        """Write a run and its plan, or raise if it would pass the cap."""
         bound = plan.bound
         noise = tuple(plan.least_noise.tolist())
 
@@ -149,13 +160,42 @@ class Ledger:
             return made
 
         self.append(entry)
-        return Account(self, run)
 
-    def account(self, run: str) -> Account:
-        """Return where a run pays that was registered before."""
-        if run not in self.runs:
-            raise validate.InvalidValueError(f"ledger {str(self.path)!r} has no run {run!r}")
-        return Account(self, run)
+    def default_delta(self) -> float:
+        """Return δ of the cap, else that of the first run."""
+        if self.limit is not None:
+            return self.limit.delta
+        for run in self.runs.values():
+            if run.entry.delta > 0.0:
+                return run.entry.delta
+        raise validate.InvalidValueError("delta must be given for a ledger without a cap and runs")
+
+    def summary(self, delta: float) -> dict[str, Any]:
+        """Return the runs, the total at that δ and the cap, as JSON values."""
+        total, cap = self.total(delta), self.limit
+        runs = [
+            {
+                "run": name,
+                "registered": run.entry.time,
+                "plan": run.entry.fingerprint,
+                "spent": len(run.spent),
+                "planned": len(run.noise),
+                "least_noise": min(run.spent, default=None),
+                "most_noise": max(run.spent, default=None),
+                "epsilon": _finite(self.total_of(name, delta=delta).epsilon),
+                "is_open": run.is_open,
+                "is_seeded": run.entry.is_seeded,
+            }
+            for name, run in self.runs.items()
+        ]
+        return {
+            "epsilon": _finite(total.epsilon),
+            "delta": delta,
+            "accountant": total.accountant,
+            "composition": self.composition,
+            "cap": None if cap is None else {"epsilon": cap.epsilon, "delta": cap.delta},
+            "runs": runs,
+        }
 
     def export(self) -> str:
         """Return everything as JSON."""
@@ -163,7 +203,7 @@ class Ledger:
         return json.dumps({"format": "dither-ledger-1", "entries": entries}, allow_nan=False)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         with self._mutex:
             self._store.close()
 
@@ -195,9 +235,14 @@ class Ledger:
             return deepcopy(self._store.refresh())
 
 
-def new_name() -> str:
-    """Return a name for a run, from the time and some chance."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+def account_for(
+    ledger: Ledger | str | Path | Callable[[], Ledger] | None, *, name: str | None, is_seeded: bool
+) -> Account:
+    """Return the account of a new run; a ledger's path is opened when the first step begins."""
+    if isinstance(ledger, Ledger):
+        return Account(lambda: ledger, name=name, is_seeded=is_seeded)
+    open_ledger = partial(Ledger, ledger) if isinstance(ledger, str | Path) else ledger
+    return Account(open_ledger, name=name, is_seeded=is_seeded, owns_ledger=True)
 
 
 class _ChangedError(Exception):
@@ -209,6 +254,10 @@ def _decisive(state: LedgerState) -> object:
     runs = [(name, run.noise, run.is_open) for name, run in state.runs.items()]
     closed = [tuple(run.spent) for run in state.runs.values() if not run.is_open]
     return state.cap, state.has_spent, runs, closed
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _plain(entry: Entry) -> dict[str, object]:

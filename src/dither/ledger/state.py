@@ -9,11 +9,25 @@ import numpy as np
 
 from dither import accounting
 from dither.accounting import BudgetExceededError, Filter, Odometer
-from dither.ledger.entries import CapEntry, EndEntry, Entry, PlanEntry, RunEntry, StepEntry
-from dither.ledger.errors import DamagedLedgerError
+from dither.ledger.entries import (
+    CapEntry,
+    DamagedLedgerError,
+    EndEntry,
+    Entry,
+    PlanEntry,
+    RunEntry,
+    StepEntry,
+)
 from dither.types import FloatArray, PrivacyBound, SpentSoFar
 
 Composition = Literal["fixed", "adaptive"]
+COMPOSITION_TEXT = {
+    "fixed": "All runs were registered before anything was spent: they compose like one run.",
+    "adaptive": (
+        "A run was registered after others had spent, and may have been planned from their "
+        "results: the total is an odometer's."
+    ),
+}
 
 
 @dataclass

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dither.ledger.entries import VERSION, Entry, from_text, to_text
-from dither.ledger.errors import DamagedLedgerError, LedgerWriteError
+from dither.ledger.entries import VERSION, DamagedLedgerError, Entry, from_text, to_text
 from dither.ledger.state import LedgerState
 
 _APPLICATION = 0x64697468  # "dith"
@@ -25,6 +24,10 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, version INTEGER NOT NULL, "
     "kind TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)"
 )
+
+
+class LedgerWriteError(OSError):
+    """A cost could not be written: the step that it belongs to is not released."""
 
 
 class Store:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dither import validate
 from dither.ledger import Ledger
-from dither.ledger.files import write_whole
+from dither.ledger.files import write_atomic
 from dither.planning import Plan
 from dither.schedules import InverseSqrt, SqrtToZero
 from dither.training import TrainResult
@@ -65,7 +65,7 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
     target = check_figure_path(path)
     image = BytesIO()
     figure.savefig(image, format=target.suffix[1:].lower(), dpi=150)
-    write_whole(target, image.getvalue())
+    write_atomic(target, image.getvalue())
     return target
 
 

@@ -21,6 +21,7 @@ from dither import validate
 from dither.clipping.batch import Loss
 from dither.clipping.linear import DenseRows, Residuals, Rows, SparseRows, linear_clipped_sum
 from dither.ledger import Ledger
+from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
 from dither.progress import Progress
 from dither.randomness import Source
@@ -32,7 +33,6 @@ from dither.training.evaluation import Public, checked_public, measure
 from dither.training.history import History, Row
 from dither.training.loop import TrainResult
 from dither.training.losses import loss_of
-from dither.training.payments import payments_into
 from dither.training.records import warn_of_other_size
 
 _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
@@ -122,7 +122,7 @@ def train_linear(
                 row = Row(run.state.steps, cost, run.stepsize, run.noise_multiplier, metrics)
                 history.add(row)
         finally:
-            run.payments.end()
+            run.account.end()
     bound = run.state.bound()
     return TrainResult(model, plan, bound, run.state.steps, tuple(history.rows), seed)
 
@@ -158,8 +158,8 @@ class _Run:
     ) -> None:
         self.plan, self.state, self._bar = plan, plan.new_state(), bar
         self._source, self._sampler = Source(seed), sampler_for(plan, length=length)
-        self.payments = payments_into(ledger, name=None, is_seeded=seed is not None)
-        self.payments.register(plan)
+        self.account = account_for(ledger, name=None, is_seeded=seed is not None)
+        self.account.register(plan)
         self.noise_multiplier = self.stepsize = float("nan")
 
     def release(self, rows: Rows, weight: Tensor, residuals: Residuals, clip_norm: float) -> Tensor:
@@ -167,10 +167,10 @@ class _Run:
         t, z = self.state.steps, self.state.noise_multiplier
         if z is None:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
-        self.payments.begin(t, z)
+        self.account.begin(t, z)
         records = self._sampler.draw(len(rows), self._source.stream("sampling", t))
         clipped = linear_clipped_sum(rows, weight, residuals, records, clip_norm)
-        self.payments.finish(t, z)
+        self.account.finish(t, z)
         self.state.spend()
         m = self.plan.batch_size
         released = release(

@@ -10,13 +10,16 @@ from torch.optim import Optimizer
 from dither import validate
 from dither.clipping.layers import check_layers
 from dither.ledger import Ledger
+from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
-from dither.training.agreement import check_rank_zero_has
+from dither.randomness import Source
+from dither.sampling import sampler_for
+from dither.training.agreement import check_rank_zero_has, check_same_run, own_records
 from dither.training.augmentation import Augment
 from dither.training.collate import CollateFn
-from dither.training.payments import payments_into
 from dither.training.private import Private
 from dither.training.ranks import Ranks
+from dither.training.records import Draws, warn_of_other_size
 
 
 def make_private(
@@ -90,20 +93,19 @@ def make_private(
     if workers != 0:
         validate.count(workers=workers)
     check_layers(model)
-    group = Ranks()
-    check_rank_zero_has(group, ledger=ledger)
-    payments = payments_into(
-        ledger if group.is_rank_zero else None, name=run_name, is_seeded=seed is not None
+    ranks = Ranks()
+    check_rank_zero_has(ranks, ledger=ledger)
+    account = account_for(
+        ledger if ranks.is_rank_zero else None, name=run_name, is_seeded=seed is not None
     )
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    records = own_records(dataset, ranks, collate_fn=collate_fn, workers=workers, dtype=dtype)
+    check_same_run(ranks, model, optimizer, plan, seed=seed, augment=augment is not None)
+    length = sum(ranks.all_gather(records.length))
+    source = Source(seed)
+    draws = Draws(records, sampler_for(plan, length=length), source, ranks.rank)
+    if ranks.is_rank_zero:
+        warn_of_other_size(plan, length, stacklevel=3)
     return Private(
-        model,
-        optimizer,
-        plan,
-        dataset,
-        collate_fn=collate_fn,
-        seed=seed,
-        workers=workers,
-        augment=augment,
-        payments=payments,
-        group=group,
+        model, optimizer, plan, draws, source=source, augment=augment, account=account, ranks=ranks
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, final
 from weakref import ref
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -18,20 +17,17 @@ from dither.clipping.batch import check_losses, has_rows, map_tensors, slice_row
 from dither.clipping.engine import clip_recording
 from dither.clipping.layers import check_layers
 from dither.clipping.recording import CheckCache, ModelHooks, Recording
+from dither.ledger import Account
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.release import ReleaseFacts, release
-from dither.sampling import Indices, sampler_for
 from dither.schedules import UnsafeRawAdaGradNorm
-from dither.training.agreement import check_same_run, own_records
 from dither.training.augmentation import Augment, Augmentation
-from dither.training.collate import CollateFn
 from dither.training.errors import StepError
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
-from dither.training.payments import Payments, check_state
 from dither.training.ranks import Ranks
-from dither.training.records import warn_of_other_size
+from dither.training.records import Draws
 from dither.types import PrivacyBound
 
 _FORMAT = "dither-private-1"
@@ -71,29 +67,18 @@ class Private:
         model: nn.Module,
         optimizer: Optimizer,
         plan: Plan | ReactivePlan,
-        dataset: Any,
+        draws: Draws,
         *,
-        collate_fn: CollateFn | None,
-        seed: int | None,
-        workers: int,
+        source: Source,
         augment: Augment | None,
-        payments: Payments,
-        group: Ranks,
+        account: Account,
+        ranks: Ranks,
     ) -> None:
-        self.model, self.optimizer, self.plan, self.seed = model, optimizer, plan, seed
+        self.model, self.optimizer, self.plan, self.seed = model, optimizer, plan, source.seed
         self.noise_multiplier = self.stepsize = math.nan
-        self._source, self._ranks, self._payments = Source(seed), group, payments
-        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-        self._records = own_records(
-            dataset, group, collate_fn=collate_fn, workers=workers, dtype=dtype
-        )
-        check_same_run(group, model, optimizer, plan, seed=seed, augment=augment is not None)
-        length = sum(group.all_gather(self._records.length))
-        self._sampler = sampler_for(plan, length=length)
-        if group.is_rank_zero:
-            warn_of_other_size(plan, length, stacklevel=4)
+        self._draws, self._source, self._account, self._ranks = draws, source, account, ranks
         self._state, self._first_plan, self._taken = plan.new_state(), plan, 0
-        self._randomness = ModelRandomness(self._source, group.rank)
+        self._randomness = ModelRandomness(source, ranks.rank)
         self._augmentation = None if augment is None else Augmentation(augment)
         # Hooks come last: what is refused before leaves none behind.
         self._optimizer_hooks = OptimizerHooks(model, optimizer, self._release)
@@ -103,7 +88,6 @@ class Private:
         self._step: _Step | None = None
         self._loop: Batches | None = None
         self._run: str | None = None
-        self._drawn: dict[int, Indices] = {}
 
     @property
     def step(self) -> int:
@@ -200,7 +184,7 @@ class Private:
 
     def is_registered(self, run: str) -> bool:
         """Return whether the ledger has a run of that name."""
-        return self._ranks.on_rank_zero(lambda: self._payments.knows(run))
+        return self._ranks.on_rank_zero(lambda: self._account.has_run(run))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the run is: no random state, no tensors, nothing of the records."""
@@ -227,14 +211,14 @@ class Private:
                 "state must be the same on every rank, got different ones: what was spent after "
                 "one of them would not be counted"
             )
-        taken, spent = check_state(state, self.state_dict(), self.step)
-        plan, paid = self._ranks.on_rank_zero(
-            lambda: self._payments.go_on(state.get("run"), self._first_plan, taken, spent)
+        taken, spent = _check_state(state, self.state_dict(), self.step)
+        plan, charged = self._ranks.on_rank_zero(
+            lambda: self._account.resume(state.get("run"), self._first_plan, taken, spent)
         )
         plan_state = plan.new_state()
-        plan_state.load_state_dict({**state["plan_state"], "spent": paid})
+        plan_state.load_state_dict({**state["plan_state"], "spent": charged})
         self.plan, self._state, self._taken, self._run = plan, plan_state, taken, state.get("run")
-        self._drawn.clear()
+        self._draws.clear()
         self._end_step()
 
     def close(self) -> None:
@@ -244,37 +228,17 @@ class Private:
         """
         self._optimizer_hooks.remove()
         self._model_hooks.remove()
-        self._payments.end()
+        self._account.end()
 
     def _begin_loop(self, loop: "Batches") -> Iterator[tuple[Any, int]]:
         """Make a loop the one that is under way, and return its batches and their sizes."""
         self._loop = loop
         self._end_step()
-        self._run = self._ranks.on_rank_zero(self._registered)
+        self._run = self._ranks.on_rank_zero(lambda: self._account.register(self.plan))
         self._optimizer_hooks.check()
-        sizes: list[int] = []
         self._randomness.begin("loader", self.step)
         with self._randomness():
-            fetched = self._records.batches(self._draws(sizes))
-        return ((batch, sizes.pop(0)) for batch in fetched)
-
-    def _registered(self) -> str | None:
-        self._payments.register(self.plan)
-        return self._payments.run
-
-    def _draws(self, sizes: list[int]) -> Iterator[Indices]:
-        """Yield the draws of all steps to come, and note how many records each has."""
-        first = self.step
-        self._drawn = {step: draw for step, draw in self._drawn.items() if step >= first}
-        rank = self._ranks.rank
-        purpose = f"sampling of rank {rank}" if rank else "sampling"
-        for step in range(first, self.plan.steps):
-            if step not in self._drawn:  # a batch that was left with break comes again
-                stream = self._source.stream(purpose, step)
-                self._drawn[step] = self._sampler.draw(self._records.length, stream)
-            draw = self._drawn[step]
-            sizes.append(draw.size)
-            yield draw if draw.size else np.zeros(1, np.int64)
+            return self._draws.batches(self.step, self.plan.steps)
 
     def _begin_step(self, fetched: Iterator[tuple[Any, int]]) -> Any:
         check_layers(self.model)
@@ -287,7 +251,9 @@ class Private:
             if self._augmentation is not None:
                 batch, step.views = self._augmentation.views_of(batch, step.records)
         self._randomness.begin("model", self.step)
-        self._payments.begin(self.step, self._state.noise_multiplier)
+        z = self._state.noise_multiplier
+        if z is not None:
+            self._account.begin(self.step, z)
         self._step = step
         self._record(step, step.records)
         return batch
@@ -318,7 +284,7 @@ class Private:
         }
         total = self._ranks.reduce_sums(sums)
         gradients = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        facts = self._ranks.on_rank_zero(lambda: self._pay_and_release(z, total, gradients))
+        facts = self._ranks.on_rank_zero(lambda: self._charge_and_release(z, total, gradients))
         if not self._ranks.is_rank_zero:
             if (facts.step, facts.noise_multiplier) != (self.step, z):
                 raise StepError(
@@ -329,19 +295,19 @@ class Private:
             self._spend()
         self._ranks.broadcast(gradients)
         self._taken += 1
-        self._drawn.pop(self.step - 1, None)
+        self._draws.forget(self.step - 1)
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients.get(name)
         self.noise_multiplier = z
         self.stepsize = self._state.stepsize(facts, lambda: facts.raw_squared_norm)
         return self.stepsize
 
-    def _pay_and_release(
+    def _charge_and_release(
         self, z: float, total: dict[str, Tensor], gradients: dict[str, Tensor]
     ) -> ReleaseFacts:
-        """Pay for a step, and only then overwrite ``gradients`` with its release."""
+        """Charge a step, and only then overwrite ``gradients`` with its release."""
         number, m = self.step, self.plan.batch_size
-        self._payments.finish(number, z)
+        self._account.finish(number, z)
         self._spend()
         released = release(
             ClippedSum(total, torch.zeros(0)),
@@ -360,7 +326,7 @@ class Private:
         return ReleaseFacts(number, z, released.noise, released.dimension, energy, raw)
 
     def _spend(self) -> None:
-        """Take the step under way as paid for: whatever comes now, it is not released again."""
+        """Count the current step as spent: whatever comes now, it is not released again."""
         self._end_step()
         self._state.spend()
 
@@ -411,3 +377,30 @@ class Batches:
             raise StopIteration
         self._given += 1
         return private._begin_step(self._fetched)
+
+
+def _check_state(
+    state: Mapping[str, Any], own: Mapping[str, Any], released: int
+) -> tuple[int, list[float]]:
+    """Return how many steps a saved run has taken, and the noise of those that it has spent.
+
+    Args:
+        state: of the run that is to be resumed.
+        own: of the run that resumes it.
+        released: how many steps that one has released.
+    """
+    for name in ("format", "plan", "seed"):
+        if state.get(name, ...) != own[name]:
+            saved, current = (str(each)[:16] for each in (state.get(name, ...), own[name]))
+            raise validate.InvalidValueError(
+                f"state must be of the same {name}: the run began with {saved}, and this is "
+                f"{current}; use the arguments that it began with, or begin a new run"
+            )
+    spent = [float(z) for z in state["plan_state"]["spent"]]
+    taken = validate.instance(int, taken=state["taken"])
+    if len(spent) < max(taken, released):
+        raise validate.InvalidValueError(
+            f"state must have spent the {max(taken, released)} steps that were released, got "
+            f"{len(spent)}: to go back because of results is not covered by the plan"
+        )
+    return taken, spent

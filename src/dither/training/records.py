@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from dither.planning import Plan, ReactivePlan
-from dither.sampling import Indices
+from dither.randomness import Source
+from dither.sampling import Indices, Sampler
 from dither.training.collate import Collate, CollateFn, Finding, leaves_of, plain
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -119,6 +120,50 @@ class FromDataset:
                 stacklevel=6,  # where the loop asks for its next batch
             )
         self._collate.is_checked |= finding is not None  # also in workers that start later
+
+
+class Draws:
+    """The batches of the steps to come: which records each has, and their rows.
+
+    Args:
+        records: this rank's records.
+        sampler: draws from them.
+        source: opens a stream of random numbers for every step.
+        rank: of this process.
+    """
+
+    def __init__(self, records: Records, sampler: Sampler, source: Source, rank: int) -> None:
+        self._records, self._sampler, self._source = records, sampler, source
+        self._purpose = f"sampling of rank {rank}" if rank else "sampling"
+        self._drawn: dict[int, Indices] = {}
+
+    def batches(self, first: int, last: int) -> Iterator[tuple[Any, int]]:
+        """Return the batches of steps ``first`` to ``last`` - 1, and how many records each has.
+
+        A step that was drawn before and not taken has the same records again. An empty draw comes
+        as one record, and has 0 records.
+        """
+        sizes: list[int] = []
+        self._drawn = {step: draw for step, draw in self._drawn.items() if step >= first}
+        fetched = self._records.batches(self._draw(first, last, sizes))
+        return ((batch, sizes.pop(0)) for batch in fetched)
+
+    def forget(self, step: int) -> None:
+        """Forget the records of a step that was taken."""
+        self._drawn.pop(step, None)
+
+    def clear(self) -> None:
+        """Draw the records of all steps again."""
+        self._drawn.clear()
+
+    def _draw(self, first: int, last: int, sizes: list[int]) -> Iterator[Indices]:
+        for step in range(first, last):
+            if step not in self._drawn:
+                stream = self._source.stream(self._purpose, step)
+                self._drawn[step] = self._sampler.draw(self._records.length, stream)
+            draw = self._drawn[step]
+            sizes.append(draw.size)
+            yield draw if draw.size else np.zeros(1, np.int64)
 
 
 def records_of(

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.ledger import FILE, Ledger, new_name
-from dither.ledger.checkpoint import load_checkpoint, save_checkpoint
-from dither.ledger.entries import now
-from dither.ledger.files import write_whole
+from dither.ledger import FILE, Ledger
+from dither.ledger.entries import new_name, now
+from dither.ledger.files import load_checkpoint, save_checkpoint, write_atomic
 from dither.training.averaging import Average
 from dither.training.private import Private
 from dither.validate import InvalidValueError
@@ -214,7 +213,7 @@ class RunDirectory:
 
     def write(self, name: str, text: str) -> None:
         """Write a file atomically."""
-        write_whole(self.path / name, text.encode())
+        write_atomic(self.path / name, text.encode())
 
     def save_model(self, model: nn.Module) -> None:
         """Write the trained model."""

@@ -13,7 +13,6 @@ from dither.ledger import (
     PlanEntry,
 )
 from dither.ledger.state import RunState
-from dither.ledger.summary import summary, usual_delta
 from dither.reports.run.plain_files import BAD, is_plain
 from dither.reports.run.reading import About
 from dither.types import PrivacyBound
@@ -84,8 +83,8 @@ def _refuse_others_beside(place: Path) -> None:
 def _booked(ledger: Ledger, about: About | None, alarms: list[str]) -> Booked:
     runs = ledger.runs
     try:
-        shared = usual_delta(ledger)
-        found = summary(ledger, shared)
+        shared = ledger.default_delta()
+        found = ledger.summary(shared)
     except InvalidValueError:  # no run that claims something, and no cap
         shared, found = 0.0, None
     names = [*runs] if found is not None and len(runs) <= _MOST_RUNS else []

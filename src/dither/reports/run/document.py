@@ -7,7 +7,7 @@ from decimal import ROUND_FLOOR
 from importlib.metadata import version
 from typing import Any, TypeAlias, final
 
-from dither.ledger.summary import HOW
+from dither.ledger.state import COMPOSITION_TEXT
 from dither.reports.run.in_words import in_short, not_covered, odds_in_words, odds_rows
 from dither.reports.run.odds import odds_of
 from dither.reports.run.report import Chart, Claim, RunReport
@@ -307,7 +307,7 @@ def _total(found: Mapping[str, Any]) -> str:
     runs = "one run" if count == 1 else f"{count:,} runs"
     text = (
         f"Spent together by {runs} in the ledger: ε = {total} at "
-        f"δ = {rounded(found['delta'], 3)}. {HOW[found['composition']]}"
+        f"δ = {rounded(found['delta'], 3)}. {COMPOSITION_TEXT[found['composition']]}"
     )
     if count == 1:
         return text

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dither import validate
-from dither.ledger.files import write_whole
+from dither.ledger.files import write_atomic
 from dither.reports.run.document import Charts, Facts, Paragraph, Table, sections_of
 from dither.reports.run.drawing import svg_of
 from dither.reports.run.in_words import headline, not_covered
@@ -98,7 +98,7 @@ def checked_target(path: str | Path) -> Path:
 def write_report(report: RunReport, path: str | Path) -> Path:
     """Write the report in one piece, as its suffix says: .html, .json or .md."""
     target = checked_target(path)
-    write_whole(target, FORMATS[target.suffix.lower()](report).encode())
+    write_atomic(target, FORMATS[target.suffix.lower()](report).encode())
     return target
 
 
