@@ -175,7 +175,7 @@ class _Shuffled:
 
 def shuffled_batches(patch: Patch) -> None:
     patch.setattr(
-        "dither.training.private.sampler_for", lambda plan, length: _Shuffled(plan.batch_size)
+        "dither.training.records.sampler_for", lambda plan, length: _Shuffled(plan.batch_size)
     )
 
 

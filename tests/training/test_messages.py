@@ -42,7 +42,7 @@ def run_of(made: nn.Module, **settings: Any) -> Private:
     targets = torch.randint(CLASSES, (RECORDS,))
     optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
     run = dither.make_private(made, optimizer, plan, (inputs, targets), **settings)
-    run._sampler = Drawn()
+    run._draws._sampler = Drawn()
     return run
 
 
@@ -204,7 +204,7 @@ def test_views(augment: Any) -> None:
     lambda o, y: o,
 ], ids=["divided", "mean", "fewer", "outputs"])  # fmt: skip
 def test_losses_of_train(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dither.training.private.sampler_for", lambda plan, length: Drawn())
+    monkeypatch.setattr("dither.training.records.sampler_for", lambda plan, length: Drawn())
     plan = Plan.from_noise_multipliers(
         [1.0] * 3, delta=1e-6, dataset_size=RECORDS, batch_size=BATCH_SIZE
     )

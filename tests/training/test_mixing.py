@@ -396,7 +396,7 @@ def test_buffers_that_keep_something_of_a_record_that_comes_alone(what: str, sin
     for first, size in ((range(12), 1), (range(1), 0), (range(0), 0)):
         made = Keeping(what)
         run = with_model(made, steps=4)
-        run._sampler = Drawn(*[first] * 4)
+        run._draws._sampler = Drawn(*[first] * 4)
 
         def compute(run: Private, x: Tensor, y: Tensor, made: Keeping = made) -> Tensor:
             made.is_on = run.step >= since
@@ -511,12 +511,12 @@ class Drawn:
 def test_few_records_in_the_first_steps_hide_nothing_for_long(first: range) -> None:
     """A step of one record cannot show whether records are mixed: a later one must."""
     run = private(noisy_plan())
-    run._sampler = Drawn(first, range(3, 15))
+    run._draws._sampler = Drawn(first, range(3, 15))
     with pytest.raises(ValueError, match=OF_LOSSES):
         take_steps(run, lambda run, x, y: contrastive(run.model, x, y))
     assert run.step <= 1
     run = with_model(Centred(), plan=noisy_plan())
-    run._sampler = Drawn(first, range(3, 15))
+    run._draws._sampler = Drawn(first, range(3, 15))
     with pytest.raises(ValueError, match=OF_MODELS):
         take_steps(run)
     assert run.step <= 1
@@ -531,7 +531,7 @@ def test_a_record_that_is_not_finite_in_the_first_step_hides_nothing(kind: str) 
     run = dither.make_private(
         made, torch.optim.SGD(made.parameters(), lr=0.1), noisy_plan(), (inputs, targets), seed=7
     )
-    run._sampler = Drawn(range(12), range(1, 13))
+    run._draws._sampler = Drawn(range(12), range(1, 13))
     loss = contrastive if kind == "losses" else first_output
     with pytest.raises(ValueError, match=f"{OF_LOSSES}|{OF_MODELS}"):
         take_steps(run, lambda run, x, y: loss(run.model, x, y))

@@ -13,7 +13,6 @@ from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
-from dither.sampling import sampler_for
 from dither.training.agreement import check_rank_zero_has, check_same_run, own_records
 from dither.training.augmentation import Augment
 from dither.training.collate import CollateFn
@@ -103,7 +102,7 @@ def make_private(
     check_same_run(ranks, model, optimizer, plan, seed=seed, augment=augment is not None)
     length = sum(ranks.all_gather(records.length))
     source = Source(seed)
-    draws = Draws(records, sampler_for(plan, length=length), source, ranks.rank)
+    draws = Draws(records, plan, source, length=length, rank=ranks.rank)
     if ranks.is_rank_zero:
         warn_of_other_size(plan, length, stacklevel=3)
     return Private(

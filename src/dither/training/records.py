@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset,
 
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
-from dither.sampling import Indices, Sampler
+from dither.sampling import Indices, sampler_for
 from dither.training.collate import Collate, CollateFn, Finding, leaves_of, plain
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -127,13 +127,17 @@ class Draws:
 
     Args:
         records: this rank's records.
-        sampler: draws from them.
+        plan: how to sample.
         source: opens a stream of random numbers for every step.
+        length: how many records all ranks have together.
         rank: of this process.
     """
 
-    def __init__(self, records: Records, sampler: Sampler, source: Source, rank: int) -> None:
-        self._records, self._sampler, self._source = records, sampler, source
+    def __init__(
+        self, records: Records, plan: Plan | ReactivePlan, source: Source, *, length: int, rank: int
+    ) -> None:
+        self._records, self._source = records, source
+        self._sampler = sampler_for(plan, length=length)
         self._purpose = f"sampling of rank {rank}" if rank else "sampling"
         self._drawn: dict[int, Indices] = {}
 
