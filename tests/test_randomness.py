@@ -106,7 +106,7 @@ def test_unseeded_streams_never_repeat() -> None:
 
 @pytest.mark.parametrize("seed", [True, False, 1.5, 1.0, "x", b"1", [1]])
 def test_a_seed_is_a_whole_number(seed: Any) -> None:
-    with pytest.raises(TypeError, match=r"^seed must be a whole number or None, got "):
+    with pytest.raises(TypeError, match=r"^seed must be an integer or None, got "):
         Source(seed)
 
 

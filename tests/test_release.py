@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from dither.clipping import ClippedSum, clipped_sum
 from dither.randomness import Source, Stream
-from dither.release import ReleasedGradient, blocks_of_normals, margin, release
+from dither.release import ReleasedGradient, margin, normal_blocks, release
 from dither.types import FloatArray
 
 LEVEL = 1e-6
@@ -85,9 +85,7 @@ def test_noise_three_percent_off_is_noticed(noise: FloatArray, factor: float) ->
 def test_the_scale_is_exact() -> None:
     """Standard normals from the same stream, times the planned scale, rounded to a grid step."""
     for count in (1, 2, 7, 1001, 200_003):
-        plain = [
-            block.clone() for block in blocks_of_normals(count, 1.0, Source(1).stream("noise", 0))
-        ]
+        plain = [block.clone() for block in normal_blocks(count, 1.0, Source(1).stream("noise", 0))]
         difference = noise_of(count) - torch.cat(plain).numpy()
         assert np.abs(difference).max() <= 2.0**-21 * (1.0 + 1e-6)
 
@@ -124,7 +122,7 @@ class Repeating:
 @pytest.mark.parametrize("word", [0, 1, -1, 2**63 - 1, -(2**63), 2**62, -(2**62), 12345])
 def test_the_rarest_words_give_finite_noise(word: int) -> None:
     stream = cast(Stream, Repeating(word))
-    values = torch.cat([block.clone() for block in blocks_of_normals(5, 1.0, stream)])
+    values = torch.cat([block.clone() for block in normal_blocks(5, 1.0, stream)])
     uniform = (abs(word) + 0.5) / 2.0**63
     radius = math.sqrt(max(0.0, -2.0 * math.log(min(uniform, 1.0))))
     angle = math.pi * word / 2.0**63

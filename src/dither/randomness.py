@@ -1,10 +1,10 @@
-"""Random bits that nobody can foretell: AES-256 in counter mode, keyed by the operating system.
+"""Unpredictable random bits: AES-256 in counter mode, keyed by the operating system.
 
 Every purpose of every step has a stream of its own. Without a seed its key is drawn from the
-operating system when the stream is opened and is kept nowhere else, so that there is no state to
+operating system when the stream is opened and is stored nowhere else, so that there is no state to
 save, to copy into a forked process or to repeat. With a seed the key is a hash of seed, purpose and
-step: the same run gives the same numbers on every machine, and whoever knows the seed can subtract
-the noise.
+step: the same run gives the same numbers on every machine, and anyone who knows the seed can
+subtract the noise.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dither import validate
 
 _BLOCK = 16
-_PIECE = bytes(2**16)
+_CHUNK = bytes(2**16)
 
 
 @final
@@ -35,9 +35,9 @@ class Stream:
     def fill(self, buffer: NDArray[np.uint8]) -> None:
         """Overwrite a contiguous vector of bytes with random ones."""
         view = buffer.data
-        for start in range(0, len(view), len(_PIECE)):
-            part = view[start : start + len(_PIECE)]
-            self._cipher.update_into(_PIECE[: len(part)], part)
+        for start in range(0, len(view), len(_CHUNK)):
+            part = view[start : start + len(_CHUNK)]
+            self._cipher.update_into(_CHUNK[: len(part)], part)
 
     def bytes(self, count: int) -> NDArray[np.uint8]:
         """Return that many random bytes."""
@@ -50,13 +50,13 @@ class Stream:
         return self.bytes(8 * count).view(np.uint64)
 
     def below(self, limit: int, count: int) -> NDArray[np.int64]:
-        """Return that many whole numbers from 0 … limit−1, limit ≤ 2^63, all equally likely."""
-        whole = (2**64 // limit) * limit
+        """Return that many integers from 0 … limit−1, limit ≤ 2^63, all equally likely."""
+        end = (2**64 // limit) * limit
         found = np.empty(0, np.uint64)
         while found.size < count:
             words = self.words(count - found.size)
-            # The few words that would make small numbers likelier are drawn again.
-            found = np.concatenate([found, words if whole == 2**64 else words[words < whole]])
+            # The few words that would make small integers more likely are drawn again.
+            found = np.concatenate([found, words if end == 2**64 else words[words < end]])
         return (found % np.uint64(limit)).astype(np.int64)
 
 
@@ -65,8 +65,9 @@ class Source:
     """Opens the streams of a run.
 
     Args:
-        seed: None for bits from the operating system; a whole number for tests and experiments,
-            where the same numbers must come again. A seeded run protects nobody who can guess it.
+        seed: None for bits from the operating system; an integer for tests and experiments,
+            where the same numbers are needed again. A seeded run is not private: whoever knows the
+            seed can subtract the noise.
 
     Example:
         >>> import numpy as np
@@ -80,7 +81,7 @@ class Source:
 
     def __init__(self, seed: int | None = None) -> None:
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise validate.InvalidTypeError(f"seed must be a whole number or None, got {seed!r}")
+            raise validate.InvalidTypeError(f"seed must be an integer or None, got {seed!r}")
         self.seed = seed
 
     def stream(self, purpose: str, step: int) -> Stream:

@@ -1,4 +1,4 @@
-"""From a clipped sum to what may be seen: the only place where noise is drawn.
+"""From a clipped sum to what may be released: the only place where noise is drawn.
 
 One step releases round(Σ clip(g_i) + C·z_t·N(0, I)) on a grid. Three things keep the real numbers'
 proof true for floating-point ones:
@@ -7,15 +7,15 @@ proof true for floating-point ones:
   of normals (Box and Muller): a radius from a 63-bit uniform that reaches 9.3 standard deviations,
   and an angle from a 64-bit one.
 - *What is released lies on a grid.* Noise and sum are added in float64 and rounded to a multiple of
-  a power of two near C·z_t·2^(−20): 2^20 steps to a standard deviation, and 2^20 and more numbers
-  of the noise to a step. Which floating-point numbers can come out no longer depends on the sum,
-  which is what attacks on the last bits of floating-point noise live on (Mironov 2012). Rounding
+  a power of two near C·z_t·2^(−20): 2^20 grid points per standard deviation, and at least 2^20
+  values of the noise per grid point. Which floating-point numbers can be released no longer depends
+  on the sum, as attacks on the last bits of floating-point noise require (Mironov 2012). Rounding
   to the grid is post-processing and costs nothing.
-- *Sums are rounded, too.* Adding up in float32 moves a sum by a little, and by another little
-  without one of its records, so that a record can change it by a little more than the clip norm.
-  The noise is made wider by `margin`: a thousandth, and a float32 roundoff for every record. That
-  is several times what was seen on records whose gradients all point the same way, where rounding
-  is worst, up to 65,536 records; it pays for norms that are right to five digits, too.
+- *Sums are rounded, too.* Rounding in float32 changes a sum slightly, and differently without one
+  of its records, so that a record can change it by slightly more than the clip norm. The noise is
+  made wider by `margin`: a thousandth, and a float32 roundoff for every record. That is several
+  times what was measured on records whose gradients all point the same way, where rounding is
+  worst, up to 65,536 records; it also covers norms that are right to five digits.
 """
 
 import math
@@ -38,7 +38,7 @@ _HALF_BLOCK = 2**16
 @final
 @dataclass(frozen=True, eq=False)
 class ReleasedGradient:
-    """A gradient that may be seen: by an optimizer, a reactive schedule, a callback.
+    """A gradient with noise, which an optimizer, a reactive schedule or a callback may see.
 
     Attributes:
         gradients: parameter name → noisy sum divided by the expected batch size.
@@ -59,15 +59,15 @@ class ReleasedGradient:
 
 @dataclass(frozen=True)
 class ReleaseFacts:
-    """What all ranks of a run know of a release besides its gradients.
+    """What all ranks of a run know about a release besides its gradients.
 
     Attributes:
         step: how many steps were released before it.
         noise_multiplier: z.
         noise: standard deviation of the noise in a coordinate.
         dimension: the number of coordinates.
-        energy: ‖g‖²; nan where no step size follows it.
-        raw_squared_norm: of the mean without noise; nan but for rules that claim nothing.
+        energy: ‖g‖²; nan where no step size depends on it.
+        raw_squared_norm: of the mean without noise; nan except for rules that claim no ε.
     """
 
     step: int
@@ -99,8 +99,8 @@ def release(
         clipped: the sum; its tensors are not changed.
         clip_norm: C_G, to which every record was clipped; may be infinite where there is no noise.
         noise_multiplier: z_t; 0 adds nothing, for comparisons without privacy.
-        batch_size: m, expected and public, whatever the batch that was drawn.
-        stream: where the random bits come from.
+        batch_size: m, expected and public, whatever batch was drawn.
+        stream: the source of random bits.
 
     Example:
         >>> from dither.randomness import Source
@@ -117,21 +117,21 @@ def release(
         C = validate.positive(clip_norm=clip_norm)
     scale = z * C * (1.0 + margin(m)) if z > 0.0 else 0.0
     noisy: dict[str, Tensor] = {}
-    for names in _alike(clipped):
+    for names in _names_by_type(clipped):
         parts = [clipped.gradients[name] for name in names]
         flat = torch.cat([part.reshape(-1) for part in parts])
         if scale > 0.0:
             add_noise(flat, scale, stream)
-        pieces = flat.div_(m).split([part.numel() for part in parts])
-        for name, piece, part in zip(names, pieces, parts, strict=True):
-            noisy[name] = piece.view_as(part)
+        chunks = flat.div_(m).split([part.numel() for part in parts])
+        for name, chunk, part in zip(names, chunks, parts, strict=True):
+            noisy[name] = chunk.view_as(part)
     dimension = sum(part.numel() for part in noisy.values())
     ordered = {name: noisy[name] for name in clipped.gradients}
     return ReleasedGradient(ordered, scale / m, dimension)
 
 
 def margin(batch_size: int) -> float:
-    """Return by what share of itself the noise is made wider."""
+    """Return the relative increase of the noise that covers rounding of sums and norms."""
     return 1e-3 + batch_size * 2.0**-24
 
 
@@ -139,17 +139,17 @@ def add_noise(values: Tensor, scale: float, stream: Stream) -> None:
     """Replace a vector by itself plus noise, in float64, rounded to the grid."""
     grid = 2.0 ** math.floor(math.log2(scale * _GRID))
     start = 0
-    for normals in blocks_of_normals(values.numel(), scale / grid, stream):
+    for normals in normal_blocks(values.numel(), scale / grid, stream):
         part = values[start : start + normals.numel()]
         start += normals.numel()
         noisy = normals.to(part.device).add_(part, alpha=1.0 / grid).round_()
         torch.mul(noisy, grid, out=part)
 
 
-def blocks_of_normals(count: int, scale: float, stream: Stream) -> Iterator[Tensor]:
-    """Yield float64 vectors with that many normals in all; each is overwritten by a later one.
+def normal_blocks(count: int, scale: float, stream: Stream) -> Iterator[Tensor]:
+    """Yield float64 vectors of ``count`` normals in total; each is overwritten by a later one.
 
-    A block fits into a core's cache, where all the arithmetic on it is done.
+    A block fits into the cache of a core, where all arithmetic on it is done.
     """
     half = min(_HALF_BLOCK, (count + 1) // 2)
     words = np.empty(2 * half, np.int64)
@@ -170,7 +170,7 @@ def blocks_of_normals(count: int, scale: float, stream: Stream) -> Iterator[Tens
             count -= half
 
 
-def _alike(clipped: ClippedSum) -> list[list[str]]:
+def _names_by_type(clipped: ClippedSum) -> list[list[str]]:
     """Return the names in groups of one type on one device, which are noised together."""
     groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, gradient in clipped.gradients.items():

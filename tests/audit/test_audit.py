@@ -343,7 +343,7 @@ def test_equal_scores_prove_nothing_in_whatever_order() -> None:
 
 
 def test_seeds_are_whole_numbers() -> None:
-    with pytest.raises(TypeError, match="seed must be a whole number"):
+    with pytest.raises(TypeError, match="seed must be an integer"):
         audit(PLAN, seed=1.5)  # type: ignore[arg-type]
 
 

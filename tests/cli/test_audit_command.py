@@ -259,7 +259,7 @@ def test_lost_steps_are_attacked_too() -> None:
         (["--confidence", "2"], "confidence must be"),
         (["--trials", "7"], "trials must be at least 100, got 7"),
         (["--trials", "1.5"], "trials must be"),
-        (["--seed", "1.5"], "seed must be a whole number"),
+        (["--seed", "1.5"], "seed must be an integer"),
         (["--plot", "a.doc"], "plot must end in one of"),
     ],
 )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.clipping import clipped_sum
-from dither.clipping.linear import DenseRows, Residuals, SparseRows, linear_clipped_sum
+from dither.clipping.linear import DenseRows, LogitGradients, SparseRows, linear_clipped_sum
 from dither.training import residuals as by_score
 
 RECORDS, COLUMNS = 300, 7
@@ -39,7 +39,7 @@ def half_squares(scores: Tensor, values: Tensor) -> Tensor:
     return (scores - values).square().sum(1) / 2.0
 
 
-def targets(kind: str) -> tuple[int, Tensor, Residuals, Callable[[Tensor, Tensor], Tensor]]:
+def targets(kind: str) -> tuple[int, Tensor, LogitGradients, Callable[[Tensor, Tensor], Tensor]]:
     """Return outputs, targets, the residuals that are tested, and the loss for autograd."""
     rng = np.random.default_rng(5)
     if kind == "softmax":

@@ -24,7 +24,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 import dither
 from dither import Plan
 from dither.randomness import Source
-from dither.release import blocks_of_normals, margin
+from dither.release import margin, normal_blocks
 from dither.schedules import Linear
 
 OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], Optimizer]] = {
@@ -87,7 +87,7 @@ def test_with_equal_noise_it_is_dp_sgd() -> None:
                 total += gradient * min(1.0, 0.4 / float(norm))
         stream = Source(7).stream("noise", t + 1)
         size, scale = flat(made).numel(), 0.4 * 0.7 * (1.0 + margin(12))
-        noise = torch.cat([b.clone() for b in blocks_of_normals(size, scale, stream)])
+        noise = torch.cat([b.clone() for b in normal_blocks(size, scale, stream)])
         step = (torch.cat([s.flatten() for s in sums]) + noise).float() / plan.batch_size
         with torch.no_grad():
             for p, g in zip(made.parameters(), step.split([s.numel() for s in sums]), strict=True):

@@ -103,7 +103,7 @@ def test_a_plan_that_is_none() -> None:
     made = model()
     with pytest.raises(TypeError, match="plan must be what dither.plan returns, got float"):
         dither.make_private(made, sgd(made), 3.0, data())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="seed must be a whole number or None"):
+    with pytest.raises(TypeError, match="seed must be an integer or None"):
         dither.make_private(made, sgd(made), quiet_plan(), data(), seed=1.5)  # type: ignore[arg-type]
 
 

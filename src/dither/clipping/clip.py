@@ -100,7 +100,7 @@ def _sum(part: Contribution, weights: Tensor) -> Tensor:
     return part.weighted_sum(weights.to(part.dtype))
 
 
-_OF_DEVICE: dict[str, tuple[Any, ...]] = {
+_PRECISION_SETTINGS: dict[str, tuple[Any, ...]] = {
     "cpu": attrgetter("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")(torch.backends),
     "cuda": attrgetter("cuda.matmul", "cudnn.conv", "cudnn.rnn")(torch.backends),
 }
@@ -112,22 +112,22 @@ def full_precision(device: str) -> Iterator[None]:
 
     Torch can be told to round the factors of float32 products to TF32 or bfloat16, and on GPUs
     convolutions do so by default. A norm and a sum that are computed like that can differ by more
-    than `dither.release.margin` pays for. What a model does on its way to the losses may be as
-    coarse as its user likes: it is the same record's gradient that is measured and added.
+    than `dither.release.margin` covers. What a model does on its way to the losses may be as
+    coarse as its user likes: the gradient that is measured is the one that is added.
 
     Args:
         device: the type of the device, such as "cpu".
     """
     coarse = {
-        place: place.fp32_precision
-        for place in _OF_DEVICE.get(device, ())
-        if place.fp32_precision not in ("ieee", "none")
+        setting: setting.fp32_precision
+        for setting in _PRECISION_SETTINGS.get(device, ())
+        if setting.fp32_precision not in ("ieee", "none")
     }
     try:
-        for place in coarse:
-            place.fp32_precision = "ieee"
+        for setting in coarse:
+            setting.fp32_precision = "ieee"
         with torch.autocast(device, enabled=False):
             yield
     finally:
-        for place, precision in coarse.items():
-            place.fp32_precision = precision
+        for setting, precision in coarse.items():
+            setting.fp32_precision = precision

@@ -1,8 +1,8 @@
-"""The direct path of linear models: the clipped sum in two matrix products, without autograd.
+"""The direct path for linear models: the clipped sum in two matrix products, without autograd.
 
-The loss of a record x with scores s = Wᵀx has the gradient x·rᵀ, where r is what the loss changes
-by with its scores. Its norm is ‖x‖·‖r‖, and the sum of clipped gradients is Xᵀ(w∘R), with the clip
-factors w on the rows of R.
+The loss of a record x with logits s = Wᵀx has the gradient x·rᵀ, where r is the gradient of the
+loss with respect to the logits. Its norm is ‖x‖·‖r‖, and the sum of clipped gradients is Xᵀ(w∘R),
+with the clip factors w on the rows of R.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,18 +15,18 @@ from torch import Tensor
 
 from dither.clipping.clip import ClippedSum, full_precision
 
-_PIECE = 4096
+_CHUNK = 4096
 """Rows that are summed in their own precision before they are added to a sum in float64."""
 
-Residuals = Callable[[Tensor, NDArray[np.int64]], Tensor]
-"""From scores, rows × outputs, and the numbers of their records to r, of the same shape."""
+LogitGradients = Callable[[Tensor, NDArray[np.int64]], Tensor]
+"""From logits, rows × outputs, and the indices of their records to r, of the same shape."""
 
 
 class Rows(Protocol):
     """Records as rows of a matrix."""
 
     norms: Tensor
-    """One a record, in float64."""
+    """One per record, in float64."""
     columns: int
 
     def __len__(self) -> int: ...
@@ -35,11 +35,11 @@ class Rows(Protocol):
         """Return a matrix with those rows."""
         ...
 
-    def times(self, taken: Any, weight: Tensor) -> Tensor:
+    def matmul(self, taken: Any, weight: Tensor) -> Tensor:
         """Return X·W for rows that were taken."""
         ...
 
-    def weighted(self, taken: Any, residuals: Tensor) -> Tensor:
+    def transposed_matmul(self, taken: Any, logit_gradients: Tensor) -> Tensor:
         """Return Xᵀ·R for rows that were taken."""
         ...
 
@@ -53,12 +53,12 @@ class DenseRows:
     """
 
     def __init__(self, values: Tensor) -> None:
-        # Piece by piece: all of it in float64 at once would be twice as large as the data.
-        pieces = [
-            torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64)
-            for piece in values.split(_PIECE)
+        # In chunks: all of it in float64 at once would be twice as large as the data.
+        norms_of_chunks = [
+            torch.linalg.vector_norm(chunk, dim=1, dtype=torch.float64)
+            for chunk in values.split(_CHUNK)
         ]
-        norms = torch.cat(pieces)
+        norms = torch.cat(norms_of_chunks)
         finite = torch.isfinite(norms)
         if not finite.all():
             values, norms = torch.where(finite[:, None], values, 0.0), norms.where(finite, 0.0)
@@ -74,13 +74,13 @@ class DenseRows:
             return self.values[first : last + 1]
         return self.values.index_select(0, torch.from_numpy(records))
 
-    def times(self, taken: Tensor, weight: Tensor) -> Tensor:
+    def matmul(self, taken: Tensor, weight: Tensor) -> Tensor:
         """Return X·W."""
         return taken @ weight
 
-    def weighted(self, taken: Tensor, residuals: Tensor) -> Tensor:
+    def transposed_matmul(self, taken: Tensor, logit_gradients: Tensor) -> Tensor:
         """Return Xᵀ·R, as (Rᵀ·X)ᵀ: that runs along the rows, several times faster."""
-        return (residuals.T @ taken).T
+        return (logit_gradients.T @ taken).T
 
 
 @final
@@ -97,8 +97,10 @@ class SparseRows:
             values = values.copy()
             values.data[~finite] = 0.0
         self.values, self.columns = values, values.shape[1]
-        wide = values.astype(np.float64)
-        self.norms = torch.from_numpy(np.sqrt(np.asarray(wide.multiply(wide).sum(axis=1)).ravel()))
+        exact = values.astype(np.float64)
+        self.norms = torch.from_numpy(
+            np.sqrt(np.asarray(exact.multiply(exact).sum(axis=1)).ravel())
+        )
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
@@ -107,32 +109,32 @@ class SparseRows:
         """Return a matrix with those rows; that of all is not copied."""
         return self.values if len(records) == len(self) else self.values[records]
 
-    def times(self, taken: Any, weight: Tensor) -> Tensor:
+    def matmul(self, taken: Any, weight: Tensor) -> Tensor:
         """Return X·W."""
         return torch.from_numpy(np.asarray(taken @ weight.numpy()))
 
-    def weighted(self, taken: Any, residuals: Tensor) -> Tensor:
+    def transposed_matmul(self, taken: Any, logit_gradients: Tensor) -> Tensor:
         """Return Xᵀ·R."""
-        return torch.from_numpy(np.asarray(taken.T @ residuals.numpy()))
+        return torch.from_numpy(np.asarray(taken.T @ logit_gradients.numpy()))
 
 
 def linear_clipped_sum(
     rows: Rows,
     weight: Tensor,
-    residuals: Residuals,
+    logit_gradients: LogitGradients,
     records: NDArray[np.int64],
     clip_norm: float,
 ) -> ClippedSum:
     """Return the sum of the clipped gradients of a linear model without autograd.
 
     Guarantees: every record adds a gradient of norm at most ``clip_norm``, up to the rounding that
-    `dither.release.margin` pays for; one whose gradient is not finite adds nothing.
+    `dither.release.margin` covers; one whose gradient is not finite adds nothing.
 
     Args:
         rows: all records.
         weight: W, columns × outputs.
-        residuals: r from scores, rows × outputs, and the numbers of their records.
-        records: ascending numbers of the records that were drawn.
+        logit_gradients: r from logits, rows × outputs, and the indices of their records.
+        records: ascending indices of the records that were drawn.
         clip_norm: C_G.
 
     Returns:
@@ -140,7 +142,7 @@ def linear_clipped_sum(
 
     Example:
         >>> rows = DenseRows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
-        >>> minus_one = lambda scores, records: -torch.ones_like(scores)
+        >>> minus_one = lambda logits, records: -torch.ones_like(logits)
         >>> total = linear_clipped_sum(rows, torch.zeros(2, 1), minus_one, np.arange(2), 1.0)
         >>> total.gradients["weight"].T.round(decimals=4)
         tensor([[-0.9000, -1.2000]], dtype=torch.float64)
@@ -149,9 +151,9 @@ def linear_clipped_sum(
     """
     total = torch.zeros(weight.shape, dtype=torch.float64)
     norms = [torch.zeros(0, dtype=torch.float64)]
-    for part in _pieces(records):
+    for part in _chunks(records):
         taken = rows.take(part)
-        r = residuals(rows.times(taken, weight), part)
+        r = logit_gradients(rows.matmul(taken, weight), part)
         # In float64: squares of tiny numbers would vanish, and sums of many would stagnate.
         length = torch.linalg.vector_norm(r, dim=1, dtype=torch.float64)
         norm = length * rows.norms[torch.from_numpy(part)]
@@ -159,11 +161,11 @@ def linear_clipped_sum(
         factors = (clip_norm / norm).clamp_(max=1.0).to(r.dtype)
         kept = torch.where(finite[:, None], r * factors[:, None], 0.0)
         with full_precision(kept.device.type):
-            total += rows.weighted(taken, kept)
+            total += rows.transposed_matmul(taken, kept)
         norms.append(torch.where(finite, norm, torch.inf))
     return ClippedSum({"weight": total}, torch.cat(norms))
 
 
-def _pieces(records: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(records), _PIECE):
-        yield records[start : start + _PIECE]
+def _chunks(records: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, len(records), _CHUNK):
+        yield records[start : start + _CHUNK]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot, softmax
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dither.clipping.linear import Residuals
+from dither.clipping.linear import LogitGradients
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
 from dither.estimators.bounds import FeatureScaling, encode_classes, feature_scaling, target_scaling
 from dither.estimators.leaks import Leaks, check_scaling
@@ -41,7 +41,7 @@ class _Linear(PrivateEstimator):
         scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)
         return np.asarray(scores + self.intercept_)
 
-    def _train(self, X: Any, residuals: Residuals, outputs: int, leaks: Leaks) -> None:
+    def _train(self, X: Any, residuals: LogitGradients, outputs: int, leaks: Leaks) -> None:
         scaling = feature_scaling(
             X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH,
             names=getattr(self, "feature_names_in_", None),
@@ -108,7 +108,7 @@ class _LinearClassifier(ClassifierBase, _Linear, ABC):
         return 1 if classes == 2 else classes
 
     @abstractmethod
-    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> Residuals:
+    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> LogitGradients:
         """Return the derivative of the loss by the scores, from the indices of the classes."""
 
 
@@ -176,7 +176,7 @@ class PrivateLogisticRegression(_LinearClassifier):
         """Return the logarithms of the probabilities."""
         return np.log(self.predict_proba(X))
 
-    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> Residuals:
+    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> LogitGradients:
         if outputs == 1:
             return by_score.logistic_residuals(numbers)
         return by_score.softmax_residuals(numbers)
@@ -197,7 +197,7 @@ class PrivateSVC(_LinearClassifier):
         True
     """
 
-    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> Residuals:
+    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> LogitGradients:
         if outputs == 1:
             return by_score.hinge_residuals(np.where(numbers == 1, 1.0, -1.0)[:, None])
         return by_score.hinge_residuals(np.where(np.eye(outputs)[numbers] == 1.0, 1.0, -1.0))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dither import validate
 from dither.clipping.batch import Loss
-from dither.clipping.linear import DenseRows, Residuals, Rows, SparseRows, linear_clipped_sum
+from dither.clipping.linear import DenseRows, LogitGradients, Rows, SparseRows, linear_clipped_sum
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
@@ -41,7 +41,7 @@ _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
 
 def train_linear(
     features: Tensor | Any,
-    residuals: Residuals,
+    residuals: LogitGradients,
     plan: Plan | ReactivePlan,
     *,
     outputs: int,
@@ -162,7 +162,9 @@ class _Run:
         self.account.register(plan)
         self.noise_multiplier = self.stepsize = float("nan")
 
-    def release(self, rows: Rows, weight: Tensor, residuals: Residuals, clip_norm: float) -> Tensor:
+    def release(
+        self, rows: Rows, weight: Tensor, residuals: LogitGradients, clip_norm: float
+    ) -> Tensor:
         """Return what the next step releases; `stepsize` is then the step's."""
         t, z = self.state.steps, self.state.noise_multiplier
         if z is None:
@@ -248,7 +250,7 @@ def _descent(
     rows: Rows,
     outputs: int,
     dtype: torch.dtype,
-    residuals: Residuals,
+    residuals: LogitGradients,
     run: _Run,
     momentum: float,
     how: Averaging,

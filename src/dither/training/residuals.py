@@ -5,10 +5,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dither.clipping.linear import Residuals
+from dither.clipping.linear import LogitGradients
 
 
-def softmax_residuals(classes: NDArray[np.int64]) -> Residuals:
+def softmax_residuals(classes: NDArray[np.int64]) -> LogitGradients:
     """Cross-entropy of classes 0 … k−1 with a score each."""
     targets = torch.from_numpy(classes)
 
@@ -20,13 +20,13 @@ def softmax_residuals(classes: NDArray[np.int64]) -> Residuals:
     return residuals
 
 
-def logistic_residuals(classes: NDArray[np.int64]) -> Residuals:
+def logistic_residuals(classes: NDArray[np.int64]) -> LogitGradients:
     """Cross-entropy of two classes, 0 and 1, with one score: the logarithm of the odds of 1."""
     targets = torch.from_numpy(classes)[:, None]
     return lambda scores, records: torch.sigmoid(scores) - targets[torch.from_numpy(records)]
 
 
-def hinge_residuals(signs: NDArray[np.float64]) -> Residuals:
+def hinge_residuals(signs: NDArray[np.float64]) -> LogitGradients:
     """Smoothed hinge of targets ±1, one a score: quadratic where the margin is in (½, 3⁄2).
 
     The loss of a margin u is 0 above 3⁄2, 1 − u below ½, and (3⁄2 − u)²/2 between.
@@ -40,7 +40,7 @@ def hinge_residuals(signs: NDArray[np.float64]) -> Residuals:
     return residuals
 
 
-def squared_residuals(values: NDArray[np.float64]) -> Residuals:
+def squared_residuals(values: NDArray[np.float64]) -> LogitGradients:
     """Half the squared difference to targets, records × outputs."""
     targets = torch.from_numpy(values)
     return lambda scores, records: scores - targets[torch.from_numpy(records)].to(scores.dtype)
