@@ -214,7 +214,7 @@ def noise_share(name: str) -> dict[str, Any]:
     )
     data = setting.inputs, setting.targets
     run = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.01), plan, data)
-    drawing = _Timer("blocks_of_normals")
+    drawing = _Timer("normal_blocks")
     whole: list[float] = []
     drawn: list[float] = []
     for turn, (x, y) in zip(range(STEPS + 3), _timed(run, whole), strict=False):
