@@ -82,8 +82,8 @@ def map_tensors(
         changed = {name: map_tensors(value, function, others) for name, value in fields.items()}
         return dataclasses.replace(tree, **changed)
     if isinstance(tree, Mapping):
-        made = {key: map_tensors(value, function, others) for key, value in tree.items()}
-        return made if type(tree) is dict else _like_mapping(tree, made)
+        values_by_key = {key: map_tensors(value, function, others) for key, value in tree.items()}
+        return values_by_key if type(tree) is dict else _like_mapping(tree, values_by_key)
     return tree
 
 
@@ -103,7 +103,7 @@ def take(tree: Any, records: slice) -> Any:
 
 
 def slice_rows(tree: Any, rows: slice, total: int) -> Any:
-    """Return some rows of whatever in a batch has that many rows in total: tensors and lists."""
+    """Return some rows of every tensor and list in a batch that has that many rows in total."""
     return map_tensors(
         tree,
         lambda tensor: tensor[rows] if tensor.shape[:1] == (total,) else tensor,
@@ -112,7 +112,7 @@ def slice_rows(tree: Any, rows: slice, total: int) -> Any:
 
 
 def has_rows(tree: Any, total: int) -> bool:
-    """Return whether any tensor of a batch has so many rows."""
+    """Return whether any tensor of a batch has that many rows."""
     return any(tensor.shape[:1] == (total,) for tensor in tensors(tree))
 
 
@@ -145,7 +145,7 @@ def forward(model: Callable[..., Any], inputs: Any) -> Any:
 
 
 def check_losses(losses: object, records: int, name: str = "losses") -> Tensor:
-    """Return the losses if there is one per record; say what to do if not."""
+    """Return the losses if there is one per record; raise if not."""
     if isinstance(losses, Tensor) and losses.shape == (records,):
         return losses
     if not isinstance(losses, Tensor):
@@ -176,7 +176,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def quiet_vmap(function: Callable[..., Any]) -> Any:
-    """Return ``torch.func.vmap`` of a function without its remarks on its own speed."""
+    """Return ``torch.func.vmap`` of a function without its performance warnings."""
     plain = torch.func.vmap(function)
 
     def quiet(*args: Any) -> Any:

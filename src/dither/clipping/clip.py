@@ -21,6 +21,10 @@ class ClippedSum:
             where the parameter is of half precision, else of the parameter's own type.
         norms: one norm per record, before clipping; infinite where the record's gradient is not
             finite, and such a record counts as zero.
+
+    Example:
+        >>> ClippedSum({"weight": torch.zeros(2)}, norms=torch.ones(3))
+        ClippedSum(gradients of weight; 3 norms: sensitive)
     """
 
     gradients: dict[str, Tensor]

@@ -21,6 +21,10 @@ class Finding:
         where: the path of the module, or the parameters.
         reason: what was found.
         remedy: what to do about it.
+
+    Example:
+        >>> print(Finding("slow", "0 (LSTM)", "is repeated for every record", "use attention"))
+        slow: 0 (LSTM): is repeated for every record; use attention
     """
 
     verdict: str
@@ -64,7 +68,7 @@ def _mixes_or_stores_records(layer: nn.Module) -> tuple[str, str] | None:
         is_lazy = isinstance(layer, nn.modules.lazy.LazyModuleMixin)
         return (
             "normalises over the records of a batch",
-            f"{remedy if is_lazy or type(layer) in _REPLACEABLE else _BY_HAND}, "
+            f"{remedy if is_lazy or type(layer) in _REPLACEABLE else _REPLACE_BY_HAND}, "
             "or keep its statistics as they are with .eval() on this layer",
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
@@ -82,7 +86,7 @@ def _hides_parameters(layer: nn.Module) -> tuple[str, str] | None:
     if "_orig_mod" in layer._modules:
         return "is compiled by torch.compile", "pass model._orig_mod, which was compiled"
     if layer._compiled_call_impl is not None:
-        return "is compiled by its compile() method", "make the model without that call"
+        return "is compiled by its compile() method", "build the model without that call"
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
         return "has no parameters yet", "call the model once before training"
     if isinstance(layer, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(
@@ -90,15 +94,15 @@ def _hides_parameters(layer: nn.Module) -> tuple[str, str] | None:
     ):
         return "distributes the model by itself", "pass the module inside it, .module"
     if any(kind.__name__ == "FSDPModule" for kind in type(layer).__mro__):
-        return "is sharded by fully_shard", "make the model without that call"
+        return "is sharded by fully_shard", "build the model without that call"
     if any(type(p).__name__ == "DTensor" for p in layer._parameters.values()):
-        return "has parameters that are spread over ranks", "make the model without that"
+        return "has parameters that are spread over ranks", "build the model without that"
     return None
 
 
 _REPLACEABLE = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 """The types that only normalise; a subclass may apply an activation as well."""
-_BY_HAND = (
+_REPLACE_BY_HAND = (
     "replace it by hand with nn.GroupNorm followed by its activation, "
     "or build the model with another norm layer"
 )
@@ -125,7 +129,7 @@ def replace_batch_norm(model: nn.Module, *, groups: int = 32) -> nn.Module:
         if isinstance(layer, _BatchNorm) and type(layer) not in _REPLACEABLE:
             raise InvalidValueError(
                 f"model must have no subclass of BatchNorm, got {path or 'the model'} "
-                f"({type(layer).__name__}), which may apply an activation, too; {_BY_HAND}"
+                f"({type(layer).__name__}), which may apply an activation, too; {_REPLACE_BY_HAND}"
             )
     copied = copy.deepcopy(model)
     made: dict[int, nn.GroupNorm] = {}

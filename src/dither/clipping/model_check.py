@@ -1,4 +1,4 @@
-"""What a model will cost, and what has to be changed before it can be trained privately."""
+"""The user's check of a model: what is refused, what is slow, and what to change."""
 
 import copy
 import warnings
@@ -16,13 +16,18 @@ from dither.clipping.functional import clipped_sum
 from dither.clipping.layers import Finding, refused_layers
 from dither.validate import InvalidValueError, instance
 
-_CLOSE = 1e-3
-_ACCEPT = "register a rule with dither.clipping.register, or accept the cost"
+_TOLERANCE = 1e-3
+_SLOW_REMEDY = "register a rule with dither.clipping.register, or accept the cost"
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that :func:`check` found; ``ok`` if nothing is refused or wrong."""
+    """All that :func:`check` found; ``ok`` if nothing is refused or wrong.
+
+    Example:
+        >>> check(nn.Linear(4, 3)).ok
+        True
+    """
 
     findings: tuple[Finding, ...]
 
@@ -36,7 +41,7 @@ class Findings:
 
 
 def check(model: nn.Module, example: Any = None) -> Findings:
-    """Return what stands between a model and fast private training, with paths and remedies.
+    """Return what prevents or slows private training of a model, with paths and remedies.
 
     Args:
         model: the module that is to be trained.
@@ -58,7 +63,7 @@ def check(model: nn.Module, example: Any = None) -> Findings:
         reason, remedy = "no parameter is trainable", "call requires_grad_() on those to be trained"
         found.append(Finding("refused", "the model", reason, remedy))
     if example is not None and not found:
-        return Findings(tuple(_try(copy.deepcopy(model), example)))
+        return Findings(tuple(_check_example(copy.deepcopy(model), example)))
     for path, layer in model.named_modules():
         if isinstance(layer, nn.RNNBase):
             where = f"{path or 'the model'} ({type(layer).__name__})"
@@ -67,7 +72,7 @@ def check(model: nn.Module, example: Any = None) -> Findings:
     return Findings(tuple(found))
 
 
-def _try(model: nn.Module, example: Any) -> list[Finding]:
+def _check_example(model: nn.Module, example: Any) -> list[Finding]:
     records = count_records(example=example)
     if records < 2:
         raise InvalidValueError(f"example must have at least two records, got {records}")
@@ -77,9 +82,11 @@ def _try(model: nn.Module, example: Any) -> list[Finding]:
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                clipped_sum(model, probe, part, None, clip_norm=inf)
+                clipped_sum(model, _probe_loss, part, None, clip_norm=inf)
             slow = [w for w in caught if issubclass(w.category, FallbackWarning)]
-            findings = [Finding("slow", *_place(str(each.message)), _ACCEPT) for each in slow]
+            findings = [
+                Finding("slow", *_split_message(str(each.message)), _SLOW_REMEDY) for each in slow
+            ]
             findings += _compare(copy.deepcopy(model).eval(), part)
         except InvalidValueError as refusal:
             findings = [Finding("refused", "the model", str(refusal), "change the model")]
@@ -92,7 +99,7 @@ def _compare(model: nn.Module, inputs: Any) -> list[Finding]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         sums, expected = (
-            clipped_sum(model, probe, inputs, None, clip_norm=inf, engine=engine).gradients
+            clipped_sum(model, _probe_loss, inputs, None, clip_norm=inf, engine=engine).gradients
             for engine in ("fast", "reference")
         )
     scale = max((float(each.abs().max()) for each in expected.values()), default=0.0)
@@ -100,16 +107,16 @@ def _compare(model: nn.Module, inputs: Any) -> list[Finding]:
     return [
         Finding("wrong", name, reason, "do not use the model")
         for name, total in sums.items()
-        if float((total - expected[name]).abs().max()) > _CLOSE * scale
+        if float((total - expected[name]).abs().max()) > _TOLERANCE * scale
     ]
 
 
-def _place(note: str) -> tuple[str, str]:
+def _split_message(note: str) -> tuple[str, str]:
     where, _, reason = note.partition(": ")
     return where, reason
 
 
-def probe(outputs: Any, _: None) -> Tensor:
+def _probe_loss(outputs: Any, _: None) -> Tensor:
     """Return one value per record that depends on everything the model returns."""
     values = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
     found = [each for each in tensors(values) if each.dim() > 0]

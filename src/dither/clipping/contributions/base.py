@@ -60,7 +60,12 @@ def chunks(records: int, copied: int, formed: int = 0) -> Iterator[tuple[int, in
 
 
 class Contribution(ABC):
-    """One gradient per record, of the shape of a parameter."""
+    """One gradient per record, of the shape of a parameter.
+
+    Example:
+        >>> isinstance(PerRecord(torch.ones(2, 3)), Contribution)
+        True
+    """
 
     records: int
     dtype: torch.dtype
@@ -104,7 +109,13 @@ SMALL = 2**14
 
 
 class PerRecord(Contribution):
-    """Gradients that were formed, one per record: ``gradients[i]`` has the parameter's shape."""
+    """Gradients that were formed, one per record: ``gradients[i]`` has the parameter's shape.
+
+    Example:
+        >>> part = PerRecord(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+        >>> part.weighted_sum(torch.tensor([0.5, 1.0]))
+        tensor([1.5000, 3.0000])
+    """
 
     def __init__(self, gradients: Tensor) -> None:
         self.gradients = gradients
@@ -145,6 +156,11 @@ class Lookup(Contribution):
         indices: records × terms, the rows that were used.
         values: records × terms × width, the gradients with respect to what was looked up.
         size: the number of rows of the table.
+
+    Example:
+        >>> part = Lookup(torch.tensor([[0, 0, 2]]), torch.ones(1, 3, 1), size=4)
+        >>> part.weighted_sum(torch.ones(1)).T
+        tensor([[2., 0., 1., 0.]])
     """
 
     def __init__(self, indices: Tensor, values: Tensor, size: int) -> None:

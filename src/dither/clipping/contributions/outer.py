@@ -76,6 +76,11 @@ class Outer(Contribution):
         right: records × terms × width, or a :class:`Factor` that computes them when needed.
         shape: of the gradient as it is formed; height × width by default.
         axes: the order of that shape's axes in the parameter, if it is another.
+
+    Example:
+        >>> part = Outer(torch.ones(2, 1, 3), torch.ones(2, 1, 4))
+        >>> part.weighted_sum(torch.ones(2)).shape
+        torch.Size([3, 4])
     """
 
     def __init__(

@@ -25,6 +25,14 @@ class Call:
         records: the number of records.
         parameters: those tensors among the arguments that are trainable parameters, or were
             computed from trainable parameters alone.
+
+    Example:
+        >>> import torch
+        >>> weight = torch.nn.Parameter(torch.ones(3, 4))
+        >>> call = Call(torch.nn.functional.linear, (torch.ones(2, 4), weight), {}, 2, (weight,))
+        >>> inputs, weight, bias = call.arguments("input", "weight", "bias")
+        >>> call.is_parameter(inputs), call.is_parameter(weight), bias
+        (False, True, None)
     """
 
     function: Callable[..., Any]
