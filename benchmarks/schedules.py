@@ -10,7 +10,8 @@ from statistics import median
 import numpy as np
 
 from benchmarks.recording import record
-from dither import Schedule, noise, schedules
+from dither import noise, schedules
+from dither.schedules import Schedule
 
 STEPS = 10**6
 REPEATS = 9

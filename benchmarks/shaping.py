@@ -13,9 +13,8 @@ from rich.progress import track
 
 import dither
 from benchmarks.recording import RESULTS, record
-from dither import Schedule
 from dither.reports import save_figure
-from dither.schedules import Cosine, Exponential, InverseSqrt, Linear
+from dither.schedules import Cosine, Exponential, InverseSqrt, Linear, Schedule
 
 DELTA = 1e-5
 EPSILONS = (0.3, 1.0, 3.0, 8.0)

@@ -144,7 +144,7 @@ def overhead(name: str) -> dict[str, Any]:
     )
     data = setting.inputs, setting.targets
 
-    def prepared() -> tuple[dither.Private, Callable[[], None]]:
+    def prepared() -> tuple[dither.training.Private, Callable[[], None]]:
         model = deepcopy(setting.model)
         run = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.01), plan, data)
         batches = run.batches()
@@ -234,7 +234,7 @@ def noise_share(name: str) -> dict[str, Any]:
     }
 
 
-def _timed(run: dither.Private, times: list[float]) -> Any:
+def _timed(run: dither.training.Private, times: list[float]) -> Any:
     batches = run.batches()
     while True:
         start = time.perf_counter()

@@ -156,7 +156,7 @@ def public_loss(model: nn.Module, public: Data, task: Task) -> float:
 
 def fine_tuned(
     task: Task, how: str, private: Data, public: Data, plan: dither.Plan, settings: Settings
-) -> tuple[float, float, dither.TrainResult]:
+) -> tuple[float, float, dither.training.TrainResult]:
     """Train a model privately; return its loss on public documents before and after, and more."""
     torch.manual_seed(0)
     model = task.model(settings)

@@ -63,7 +63,7 @@ class AdaptiveRun:
         """Train, and measure every few steps."""
         return head_outcomes(runs[0].setting, [run.plan() for run in runs], runs[0].seed)
 
-    def plan(self) -> dither.ReactivePlan:
+    def plan(self) -> dither.planning.ReactivePlan:
         """Return the plan."""
         n, m = self.setting.dataset_size, self.setting.batch_size
         paid = self.growth if self.rule == "raw" else None

@@ -94,7 +94,7 @@ def head_features(setting: HeadSetting) -> FeatureSet:
 
 
 def head_outcomes(
-    setting: HeadSetting, plans: Sequence[dither.Plan | dither.ReactivePlan], seed: int
+    setting: HeadSetting, plans: Sequence[dither.Plan | dither.planning.ReactivePlan], seed: int
 ) -> list[Outcome]:
     """Train a head along each plan, and return what came out."""
     torch.set_num_threads(1)

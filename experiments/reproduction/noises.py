@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dither
-from dither import Schedule, theory
+from dither import theory
 from dither.noise import Matched
-from dither.schedules import InverseSqrt, SqrtToZero
+from dither.schedules import InverseSqrt, Schedule, SqrtToZero
 
 NOISES = ("uniform", "matched", "optimal")
 ACCOUNTINGS = ("theorem", "real", "claimed")

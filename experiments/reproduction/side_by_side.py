@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dither import Plan, ReactivePlan
+from dither import Plan
 from dither.clipping import ClippedSum
+from dither.planning import ReactivePlan
 from dither.randomness import Source
 from dither.release import margin, release
 from dither.sampling import sampler_for

@@ -24,21 +24,25 @@ name                       symbol              meaning
 ε̄                          ε/16                the privacy scale of the paper's tables
 =========================  ==================  ====================================================
 
-The rooms, in the order in which they may import each other: ``types``, ``validate``,
+The packages, in the order in which they may import each other: ``types``, ``validate``,
 ``schedules`` (step sizes), ``theory`` (the paper's statements), ``accounting`` (what noise costs),
 ``noise`` (relative noise for given step sizes), ``planning`` (all of that in one frozen plan),
 ``randomness`` (cryptographic random bits), ``sampling`` (which records take part in a step),
 ``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``ledger`` (what was
 spent, on disk), ``training`` (private training), ``data`` (readers of files), ``audit`` (attacks
-on the claim), ``estimators`` (scikit-learn faces), ``explorer`` (a page to plan by hand),
-``integrations`` (bridges to Opacus and transformers), ``reports`` (figures, statements, reports),
-``cli`` (the ``dither`` command).
+that test the claim), ``estimators`` (scikit-learn estimators), ``explorer`` (a page to plan
+interactively), ``integrations`` (Opacus and transformers), ``reports`` (figures, privacy
+statements, reports), ``cli`` (the ``dither`` command).
+
+>>> import dither
+>>> plan = dither.plan(
+...     epsilon=2.0, delta=1e-5, dataset_size=60_000, batch_size=256, steps=100, noise="uniform")
+>>> plan.bound.epsilon <= 2.0
+True
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from dither.types import Allocation, Budget, PrivacyBound, Schedule
 
 if TYPE_CHECKING:
     from dither import (
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
         estimators,
         ledger,
         noise,
+        planning,
         reports,
         sampling,
         schedules,
@@ -56,22 +61,17 @@ if TYPE_CHECKING:
         training,
     )
     from dither.accounting import delta, epsilon
-    from dither.planning import Plan, ReactivePlan, plan
-    from dither.training import Private, Public, Run, TrainResult, train
+    from dither.planning import Plan, plan
+    from dither.training import Public, Run, train
     from dither.training.make_private import make_private
+    from dither.types import PrivacyBound
 
 __version__ = "0.1.0"
 __all__ = [
-    "Allocation",
-    "Budget",
     "Plan",
     "PrivacyBound",
-    "Private",
     "Public",
-    "ReactivePlan",
     "Run",
-    "Schedule",
-    "TrainResult",
     "accounting",
     "audit",
     "clipping",
@@ -83,6 +83,7 @@ __all__ = [
     "make_private",
     "noise",
     "plan",
+    "planning",
     "reports",
     "sampling",
     "schedules",
@@ -91,43 +92,25 @@ __all__ = [
     "training",
 ]
 
-_ROOMS = frozenset(
-    {
-        "accounting",
-        "audit",
-        "clipping",
-        "data",
-        "estimators",
-        "ledger",
-        "noise",
-        "reports",
-        "sampling",
-        "schedules",
-        "theory",
-        "training",
-    }
-)
-_HOMES = {
+_PACKAGE_OF = {
     "Plan": "planning",
-    "Private": "training",
+    "PrivacyBound": "types",
     "Public": "training",
     "Run": "training",
-    "TrainResult": "training",
-    "train": "training",
-    "ReactivePlan": "planning",
-    "make_private": "training",
     "delta": "accounting",
     "epsilon": "accounting",
+    "make_private": "training",
     "plan": "planning",
+    "train": "training",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Open a room on first use, so that ``import dither`` stays quick."""
-    if name in _ROOMS:
+    """Import a package when it is first used, so that ``import dither`` stays fast."""
+    if name in _PACKAGE_OF:
+        return getattr(import_module(f"dither.{_PACKAGE_OF[name]}"), name)
+    if name in __all__:
         return import_module(f"dither.{name}")
-    if name in _HOMES:
-        return getattr(import_module(f"dither.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'dither' has no attribute {name!r}")
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import dither
-from dither import Plan, ReactivePlan
+from dither import Plan
 from dither.audit import AuditResult, audit, independent_bound, one_run
 from dither.audit.guessing import by_thresholds
 from dither.audit.thresholds import Thresholds, rehearsed, simulated
+from dither.planning import ReactivePlan
 from dither.release import add_noise
 from dither.schedules import AdaGradNorm, Linear
 from dither.types import PrivacyBound

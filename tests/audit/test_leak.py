@@ -15,7 +15,7 @@ from dither.schedules import AdaGradNorm, Reactive, UnsafeRawAdaGradNorm
 WIDTH, TRIALS, STEPS = 400, 120, 3
 
 
-def plan_of(kind: type[Any]) -> dither.ReactivePlan:
+def plan_of(kind: type[Any]) -> dither.planning.ReactivePlan:
     rule: Reactive = kind(b0_squared=0.01, nu=1e-4)
     return dither.plan(
         epsilon=1.0, delta=1e-5, dataset_size=2, batch_size=2, steps=STEPS, sampling="fixed",
@@ -23,7 +23,7 @@ def plan_of(kind: type[Any]) -> dither.ReactivePlan:
     )  # fmt: skip
 
 
-def size_of_steps(plan: dither.ReactivePlan, is_in: bool, seed: int) -> float:
+def size_of_steps(plan: dither.planning.ReactivePlan, is_in: bool, seed: int) -> float:
     """Return the mean log size of the steps in coordinates in which no record has a gradient."""
     records = torch.zeros(2, WIDTH)
     records[0, 0] = 1.0 if is_in else 0.0

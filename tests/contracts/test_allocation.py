@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from tests.tracing import traced_lines
 
-from dither import Allocation, Budget
-from dither.noise import Custom, GrowthBound, Matched, Power, Uniform
+from dither.noise import Allocation, Budget, Custom, GrowthBound, Matched, Power, Uniform
 from dither.schedules import InverseSqrt
 
 ALLOCATIONS: list[tuple[Allocation, Allocation, Allocation]] = [

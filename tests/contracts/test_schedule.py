@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.tracing import traced_lines
 
-from dither import Schedule, schedules
+from dither import schedules
 from dither.schedules import (
     Constant,
     Cosine,
@@ -17,6 +17,7 @@ from dither.schedules import (
     Linear,
     PiecewiseConstant,
     Polynomial,
+    Schedule,
     SqrtToZero,
     Step,
     Table,

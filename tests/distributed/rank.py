@@ -62,12 +62,12 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def go(private: dither.Private) -> None:
+def go(private: dither.training.Private) -> None:
     for batch in private.batches():
         take_step(private, batch)
 
 
-def take_step(private: dither.Private, batch: Any) -> None:
+def take_step(private: dither.training.Private, batch: Any) -> None:
     """In microbatches, of which ranks may have different numbers."""
     for inputs, targets in private.microbatches(batch, 7):
         losses = functional.cross_entropy(private.model(inputs), targets, reduction="none")
@@ -300,7 +300,7 @@ def together(folder: Path, rank: int) -> None:
     torch.manual_seed(0)
     data, model = (torch.randn(90, 3), torch.zeros(90, dtype=torch.int64)), nn.Linear(3, 2)
 
-    def made() -> dither.Private:
+    def made() -> dither.training.Private:
         own = deepcopy(model)
         return dither.make_private(own, torch.optim.SGD(own.parameters(), lr=1.0), plan, data)
 

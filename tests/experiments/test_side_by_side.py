@@ -25,7 +25,7 @@ def features() -> Features:
     return Features(rows[:N], targets[:N], rows[N:], targets[N:])
 
 
-def plans() -> list[dither.Plan | dither.ReactivePlan]:
+def plans() -> list[dither.Plan | dither.planning.ReactivePlan]:
     fixed = [
         dither.Plan.from_noise_multipliers(
             np.linspace(z, 2.0 * z, T), clip_norm=clip_norm, stepsizes=InverseSqrt(), **SIZES

@@ -26,7 +26,7 @@ def test_a_preview_looks_like_the_exact_plan(
 ) -> None:
     epsilon, delta, n, m, T, schedule, sampling = run
     eta = dither.schedules.parse(schedule).stepsizes(T)
-    found = previews(eta, dither.Budget(epsilon, delta, m / n, None, sampling))
+    found = previews(eta, dither.noise.Budget(epsilon, delta, m / n, None, sampling))
     assert (*found,) == NOISES
     for name, quick in found.items():
         exact = dither.plan(

@@ -41,7 +41,9 @@ class Slow(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return [self._data[index] for index in indices]
 
 
-def run(folder: Path, releases: Path, steps: int, seconds: float = 0.0) -> dither.TrainResult:
+def run(
+    folder: Path, releases: Path, steps: int, seconds: float = 0.0
+) -> dither.training.TrainResult:
     """Train, and add a byte to a file after every release."""
     torch.manual_seed(0)
     torch.set_num_threads(1)

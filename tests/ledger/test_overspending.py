@@ -10,13 +10,13 @@ from torch import nn
 from torch.nn import functional
 
 import dither
-from dither import Private, accounting
+from dither import accounting
 from dither.accounting import BudgetExceededError
 from dither.ledger import DamagedLedgerError, Ledger, LedgerWriteError, StepEntry
 from dither.ledger.entries import EndEntry
 from dither.ledger.state import LedgerState
 from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
-from dither.training import StepError
+from dither.training import Private, StepError
 
 
 def private(plan: Any, ledger: Ledger, **settings: Any) -> Private:

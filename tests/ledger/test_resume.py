@@ -262,7 +262,7 @@ def test_no_release_without_its_cost(
 
 
 def test_states_need_their_ledger(plan: Plan, tmp_path: Path) -> None:
-    def new(**settings: Any) -> dither.Private:
+    def new(**settings: Any) -> dither.training.Private:
         made = model()
         return dither.make_private(
             made, torch.optim.SGD(made.parameters(), lr=1.0), plan, data(), seed=1, **settings

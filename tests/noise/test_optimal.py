@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import dither
-from dither import Budget, Plan, Schedule
+from dither import Plan
 from dither.accounting.calibration import calibrate
-from dither.noise import Matched, Optimal
+from dither.noise import Budget, Matched, Optimal
 from dither.noise.optimal import marginal_cost
-from dither.schedules import Exponential, InverseSqrt, Linear
+from dither.schedules import Exponential, InverseSqrt, Linear, Schedule
 from dither.types import FloatArray
 
 DELTA = 1e-5

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import dither
-from dither import Plan, ReactivePlan
+from dither import Plan
 from dither.accounting import Filter
 from dither.accounting.filter import BudgetExceededError
 from dither.noise import GrowthBound
+from dither.planning import ReactivePlan
 from dither.planning.reactive_plan import ReactivePlanState
 from dither.schedules import AdaGradNorm, Constant, Reactive, UnsafeRawAdaGradNorm
 from dither.types import SpentSoFar

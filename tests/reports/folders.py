@@ -7,8 +7,9 @@ from typing import Any
 from tests.training.loops import RECORDS, data, model, noisy_plan
 
 import dither
-from dither import Plan, Public, TrainResult
+from dither import Plan, Public
 from dither.planning import ReactivePlan
+from dither.training import TrainResult
 
 
 def trained(folder: Path, plan: Plan | ReactivePlan | None = None, **settings: Any) -> TrainResult:

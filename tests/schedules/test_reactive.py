@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither import Schedule, schedules
-from dither.schedules import AdaGradNorm, Growth, Reactive, UnsafeRawAdaGradNorm
+from dither import schedules
+from dither.schedules import AdaGradNorm, Growth, Reactive, Schedule, UnsafeRawAdaGradNorm
 
 Gradients = list[tuple[float, float]]
 gradients = st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 1e3)), max_size=30)

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dither
-from dither import Plan, Private
+from dither import Plan
 from dither.randomness import Source
 from dither.sampling import sampler_for
+from dither.training import Private
 
 RECORDS, FEATURES, CLASSES = 120, 6, 3
 

@@ -21,8 +21,7 @@ from tests.training.loops import (
 from torch import Tensor
 
 import dither
-from dither import Private
-from dither.training import StepError
+from dither.training import Private, StepError
 
 
 def step(run: Private, batch: Any) -> None:

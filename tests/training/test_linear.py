@@ -217,13 +217,13 @@ def test_averages_and_measurements_are_those_of_the_iterates() -> None:
     public = dither.Public((torch.randn(9, 3, dtype=torch.float64), torch.randn(9, 1).double()))
     given: dict[str, Any] = {"outputs": 1, "evaluate": public, "loss": "squared_error"}
 
-    def trained(steps: int, averaging: str | None, every: int = 20) -> dither.TrainResult:
+    def trained(steps: int, averaging: str | None, every: int = 20) -> dither.training.TrainResult:
         # Step sizes that do not know how many steps there are: shorter runs are beginnings.
         plan = noiseless(steps, stepsizes=[0.3] * steps)
         how = {**given, "averaging": averaging, "every": every}
         return train_linear(x, squared_residuals(y), plan, **how)
 
-    def weight(result: dither.TrainResult) -> Tensor:
+    def weight(result: dither.training.TrainResult) -> Tensor:
         return next(result.model.parameters()).detach()
 
     iterates = [weight(trained(steps, None)) for steps in range(1, 9)]

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dither
-from dither import Plan, Private
+from dither import Plan
 from dither.noise import GrowthBound
 from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
+from dither.training import Private
 
 
 def test_model_and_optimizer_are_the_objects_that_were_given() -> None:

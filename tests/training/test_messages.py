@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dither
-from dither import Plan, Private
+from dither import Plan
 from dither.clipping import Call, FallbackWarning, PerRecord, register
 from dither.clipping.rules import registry
+from dither.training import Private
 
 DRAWN, RECORDS, BATCH_SIZE = 37, 4000, 53
 VALUE = 8121.0

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dither
-from dither import Private
+from dither.training import Private
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 WEIGHTS = torch.tensor([1.0, 5.0, 0.2])

@@ -31,8 +31,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 import dither
-from dither import Private
 from dither.clipping import FallbackWarning
+from dither.training import Private
 
 CLIP = 0.3
 Loss = Callable[..., Tensor]

@@ -18,7 +18,7 @@ from tests.training.loops import (
 from torch import Tensor, nn
 
 import dither
-from dither import Private
+from dither.training import Private
 
 WIDTH = 64
 

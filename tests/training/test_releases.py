@@ -8,10 +8,9 @@ import torch
 from tests.training.loops import flat, losses, noisy_plan, private
 from torch import Tensor
 
-from dither import Private
 from dither.ledger import Ledger
 from dither.release import ReleaseFacts, release
-from dither.training import StepError
+from dither.training import Private, StepError
 from dither.training.ranks import Ranks
 
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dither
-from dither import Plan, Private
+from dither import Plan
 from dither.release import margin
+from dither.training import Private
 
 RECORDS, CLIP = 16, 0.1
 Compute = Callable[[Private, Any], None]

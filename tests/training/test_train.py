@@ -29,7 +29,7 @@ from dither.training import MODELS
 from dither.training.averaging import Average
 
 
-def train(plan: Plan | None = None, **settings: Any) -> dither.TrainResult:
+def train(plan: Plan | None = None, **settings: Any) -> dither.training.TrainResult:
     given = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "seed": 7, **settings}
     return dither.train(model(), data(), plan or noisy_plan(), progress=False, **given)
 

@@ -10,5 +10,15 @@ array([1., 2.])
 
 from dither.noise.formulas import Custom, GrowthBound, Matched, Power, Uniform
 from dither.noise.optimal import Optimal
+from dither.types import Allocation, Budget
 
-__all__ = ["Custom", "GrowthBound", "Matched", "Optimal", "Power", "Uniform"]
+__all__ = [
+    "Allocation",
+    "Budget",
+    "Custom",
+    "GrowthBound",
+    "Matched",
+    "Optimal",
+    "Power",
+    "Uniform",
+]

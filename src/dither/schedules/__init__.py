@@ -25,6 +25,7 @@ from dither.schedules.fixed import (
 from dither.schedules.from_torch import TorchSchedule, from_torch
 from dither.schedules.parse import NAMES, parameters, parse
 from dither.schedules.reactive import AdaGradNorm, Growth, Reactive, UnsafeRawAdaGradNorm
+from dither.types import Schedule
 
 __all__ = [
     "NAMES",
@@ -38,6 +39,7 @@ __all__ = [
     "PiecewiseConstant",
     "Polynomial",
     "Reactive",
+    "Schedule",
     "SqrtToZero",
     "Step",
     "Table",
