@@ -1,6 +1,6 @@
 """Draws the pictures of "Why shape the noise" into docs/images/: ``python docs/pictures.py``.
 
-The plans are made on the spot; where shaping matters is read off benchmarks/results/shaping.json.
+The plans are made here; where shaping matters comes from benchmarks/results/shaping.json.
 """
 
 import json
@@ -54,14 +54,14 @@ def three_noises(epsilon: float) -> Figure:
     return plan_figure(plans(epsilon))
 
 
-def price_of_a_step() -> Figure:
+def cost_of_a_step() -> Figure:
     """Draw what a sampled step costs over its noise, beside the theorem's 1/z²."""
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.subplots()
     z = np.geomspace(0.4, 10.0, 120)
     real = np.array([renyi_divergences([each], sample_rate=RATE, orders=[2.0])[0] for each in z])
     axes.plot(z, (z[-1] / z) ** 2 * real[-1], color=VERMILION, linestyle=":", linewidth=2.0,
-              label="the theorem's price, 1/z²")  # fmt: skip
+              label="the theorem's cost, 1/z²")  # fmt: skip
     axes.plot(z, real, color=BLUE, linewidth=2.0, label="Rényi divergence of order 2")
     axes.set(xscale="log", yscale="log", xlabel="noise multiplier z", ylabel="cost of one step")
     axes.set_xticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
@@ -95,7 +95,7 @@ def where_it_matters() -> Figure:
 PICTURES: dict[str, Callable[[], Figure]] = {
     "why-three-noises": lambda: three_noises(1.0),
     "why-three-noises-small-epsilon": lambda: three_noises(0.3),
-    "why-price": price_of_a_step,
+    "why-cost": cost_of_a_step,
     "why-where": where_it_matters,
 }
 
