@@ -3,7 +3,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.refusals import complaint
+from tests.cli.errors import error_line
 
 from dither.cli import main
 
@@ -54,4 +54,4 @@ def test_other_shells_have_a_script(shell: str, capsys: pytest.CaptureFixture[st
 
 
 def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "invalid choice: 'ash'" in complaint(["completion", "ash"], capsys)
+    assert "invalid choice: 'ash'" in error_line(["completion", "ash"], capsys)

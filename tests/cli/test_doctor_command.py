@@ -1,5 +1,6 @@
 import json
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,9 +18,10 @@ def findings(capsys: pytest.CaptureFixture[str], code: int) -> dict[str, Finding
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this machine cannot compute in half precision, that is no concern of these tests."""
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Skip what depends on the machine: half precision, and sets that take long to load."""
     monkeypatch.setattr(doctor, "_HALF_PRECISION", "pass")
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path))
 
 
 def test_all_is_well_where_the_tests_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,9 +32,11 @@ def test_all_is_well_where_the_tests_run(capsys: pytest.CaptureFixture[str]) -> 
     assert "pytest" not in found, "what only developers need is no user's concern"
 
 
-def test_the_table_says_whether_dither_works(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
-    assert "dither works here" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "dither works here" in out
+    assert "mnist was not found" in " ".join(out.split())
 
 
 def version(missing: dict[str, str]) -> object:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.errors import error_line
 from tests.ledger.ledgers import new, pay, plan, run_all
 
 from dither.cli import main
@@ -13,16 +14,6 @@ from dither.ledger import Ledger
 def out(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert main(argv) == 0
     return capsys.readouterr().out
-
-
-def complaint(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as caught:
-        main(argv)
-    assert caught.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1
-    assert not captured.out
-    return captured.err
 
 
 @pytest.fixture
@@ -90,7 +81,7 @@ def test_bad_input_is_one_line(
     argv: str, words: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path.with_name("notes.txt").write_text("no ledger, but some text " * 100)
-    assert words in complaint(["ledger", *argv.split()], capsys)
+    assert words in error_line(["ledger", *argv.split()], capsys)
 
 
 def test_training_goes_on_and_keeps_to_the_cap(
@@ -106,8 +97,8 @@ def test_training_goes_on_and_keeps_to_the_cap(
     assert out([*command, "one", "--resume"], capsys) == first
     assert len(Ledger("all.sqlite").runs) == 1
     assert "6 of 6" in out(["ledger", "show", "one"], capsys)
-    assert "above the cap of ε = 4" in complaint([*command, "two"], capsys)
+    assert "above the cap of ε = 4" in error_line([*command, "two"], capsys)
     assert not Path("two").exists()
-    other = complaint([*command, "one", "--resume", "--epsilon", "2"], capsys)
+    other = error_line([*command, "one", "--resume", "--epsilon", "2"], capsys)
     assert "state must be of the same plan" in other
-    assert "resume needs the folder" in complaint([*command[:-1], "--resume"], capsys)
+    assert "resume needs a run directory" in error_line([*command[:-1], "--resume"], capsys)

@@ -3,7 +3,7 @@ import math
 from pathlib import Path
 
 import pytest
-from tests.cli.refusals import complaint
+from tests.cli.errors import error_line
 
 import dither
 from dither import Plan
@@ -73,9 +73,9 @@ def test_account_of_equal_steps(capsys: pytest.CaptureFixture[str]) -> None:
         ("plan --delta 2", "delta must be strictly between 0 and 1, got 2"),
         ("plan --noise cosine", "argument --noise: invalid choice: 'cosine'"),
         ("plan --sampling shuffle", "argument --sampling: invalid choice: 'shuffle'"),
-        ("plan --save no/such/folder.json", "save must be in a folder that exists"),
-        ("plan --save .", "save must be in a folder that exists, got '.'"),
-        ("plan --save /dev/null", "save must be a plain file or a new one, got '/dev/null'"),
+        ("plan --save no/such/folder.json", "save must be in an existing directory"),
+        ("plan --save .", "save must be in an existing directory, got '.'"),
+        ("plan --save /dev/null", "save must be a file that can be written, got '/dev/null'"),
         ("plan --plot plan.txt", "plot must end in one of"),
         ("account .", "plan must be a file that exists and can be read, got '.'"),
         (
@@ -106,5 +106,5 @@ def test_bad_input_is_one_line(
     (tmp_path / "broken.json").write_text("{", encoding="utf-8")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     monkeypatch.chdir(tmp_path)
-    assert message in complaint(argv.split(), capsys)
+    assert message in error_line(argv.split(), capsys)
     assert len(list(tmp_path.iterdir())) == 2

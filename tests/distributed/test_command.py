@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from dither.cli.group import _in_one_voice
+from dither.cli.torchrun import _report_once
 from dither.ledger import Ledger
 from dither.training.errors import RankLostError, RankZeroError
 from dither.validate import InvalidValueError
@@ -70,7 +70,7 @@ def test_two_ranks_are_one_run_that_is_started_again_where_one_dies(tmp_path: Pa
 
 
 def speak(rank: int, store: Any, raised: BaseException) -> None:
-    with _in_one_voice(rank, store):
+    with _report_once(rank, store):
         sys.stdout.write("trained\n")
         raise raised
 
@@ -80,10 +80,10 @@ def speak(rank: int, store: Any, raised: BaseException) -> None:
 def test_what_all_complain_of_is_said_once(rank: int, raised: Exception) -> None:
     store = HashStore()
     if rank:
-        store.set("said", "")
+        store.set("reported", "")
     with pytest.raises(SystemExit if rank else type(raised)):
         speak(rank, store, raised)
-    assert store.check(["said"])
+    assert store.check(["reported"])
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_other_ends(
 
 
 def test_what_another_rank_alone_complains_of_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dither.cli.group._PATIENCE", timedelta(milliseconds=50))
+    monkeypatch.setattr("dither.cli.torchrun._WAIT", timedelta(milliseconds=50))
     with pytest.raises(InvalidValueError, match="only here"):
         speak(1, HashStore(), InvalidValueError("only here"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.explorer.fields import eventually, texts
 
-from dither.cli.explore import _ended_like_ctrl_c
+from dither.cli.explore import _stop_on_signals
 from dither.explorer.background import Background, SupersededError
 
 # Some seven seconds on one core: much more than a worker has to end.
@@ -101,11 +101,11 @@ def _is_running(process: int) -> bool:
 def test_a_closed_terminal_is_like_ctrl_c_unless_it_is_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
-        with pytest.raises(KeyboardInterrupt), _ended_like_ctrl_c():
+        with pytest.raises(KeyboardInterrupt), _stop_on_signals():
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with _ended_like_ctrl_c():
+        with _stop_on_signals():
             signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -1,24 +1,20 @@
-"""Say what noise costs, by every accountant: of a saved plan, or of equal steps."""
+"""Print the ε of a saved plan, or of equal steps, by every accountant."""
 
 import argparse
 import json
 import math
 import sys
 from decimal import ROUND_FLOOR
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from dither import accounting, validate
-from dither.cli.options import number
-from dither.planning import Plan
-from dither.types import rounded
+from dither import validate
+from dither.cli.options import SAMPLINGS, number, read_plan
+from dither.types import FloatArray, rounded
 
 NAME = "account"
-HELP = "what a plan, or a number of equal steps, costs by every accountant"
+HELP = "print ε of a plan, or of equal steps, by every accountant"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,32 +27,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("delta", "δ; a plan has its own"),
     ):
         parser.add_argument(f"--{name}", type=number, default=argparse.SUPPRESS, help=text)
-    parser.add_argument("--sampling", choices=accounting.SAMPLINGS, default=argparse.SUPPRESS)
+    parser.add_argument("--sampling", choices=SAMPLINGS, default=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read or build the steps, account, print."""
-    z, q, delta, sampling = _steps(arguments)
-    found: dict[str, dict[str, Any]] = {}
+    z, q, delta, sampling = _read_steps(arguments)
+    from dither import accounting
+
+    rows: dict[str, dict[str, Any]] = {}
     for name, bound in accounting.costs(z, sample_rate=q, delta=delta, sampling=sampling).items():
-        finite = math.isfinite(bound.epsilon)
-        found[name] = {
-            "epsilon": bound.epsilon if finite else None,
+        rows[name] = {
+            "epsilon": bound.epsilon if math.isfinite(bound.epsilon) else None,
             "lower": bound.lower,
             "is_upper_bound": bound.is_upper_bound,
         }
     if arguments.json:
         setting = {"steps": z.size, "sample_rate": q, "delta": delta, "sampling": sampling}
-        json.dump({**setting, **found}, sys.stdout, indent=2, allow_nan=False)
+        json.dump({**setting, **rows}, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(highlight=False)
     console.print(
         f"{z.size:,} steps, q = {q:.6g}, δ = {delta:g}, {sampling} sampling", markup=False
     )
-    table = Table("accountant", "ε", "not below", "is it proven?")
-    for name, row in found.items():
+    table = Table("accountant", "ε", "at least", "proven upper bound")
+    for name, row in rows.items():
         table.add_row(
             name,
             "–" if row["epsilon"] is None else rounded(row["epsilon"], 5),
@@ -66,35 +66,22 @@ def run(arguments: argparse.Namespace) -> None:
     console.print(table)
 
 
-def _steps(arguments: argparse.Namespace) -> tuple[np.ndarray, float, float, str]:
+def _read_steps(arguments: argparse.Namespace) -> tuple[FloatArray, float, float, str]:
+    """Return noise multipliers, sample rate, δ and sampling."""
     names = ("noise_multiplier", "sample_rate", "steps", "delta")
     given = [name for name in names if hasattr(arguments, name)]
     if arguments.plan is not None:
-        if [name for name in given if name != "delta"] or hasattr(arguments, "sampling"):
+        if set(given) - {"delta"} or hasattr(arguments, "sampling"):
             raise validate.InvalidTypeError(
                 "account takes a plan (and --delta), or --noise-multiplier, --sample-rate, --steps "
                 "and --delta without one"
             )
-        made = read_plan(arguments.plan)
-        delta = getattr(arguments, "delta", made.bound.delta)
-        return made.noise_multipliers, made.sample_rate, delta, made.sampling
+        plan = read_plan(arguments.plan)
+        delta = getattr(arguments, "delta", plan.bound.delta)
+        return plan.noise_multipliers, plan.sample_rate, delta, plan.sampling
     missing = [f"--{name.replace('_', '-')}" for name in names if name not in given]
     if missing:
         raise validate.InvalidTypeError(f"account needs a plan, or also {', '.join(missing)}")
-    z = validate.positive(noise_multiplier=arguments.noise_multiplier)
-    steps = validate.step_count(steps=arguments.steps)
+    z = np.full(validate.step_count(steps=arguments.steps), float(arguments.noise_multiplier))
     sampling = getattr(arguments, "sampling", "poisson")
-    return np.full(steps, z), arguments.sample_rate, arguments.delta, sampling
-
-
-def read_plan(path: str) -> Plan:
-    """Read a plan from a file, or say in one line why it cannot be."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError:
-        raise validate.InvalidValueError(
-            f"plan must be a file that exists and can be read, got {path!r}"
-        ) from None
-    except UnicodeDecodeError:
-        raise validate.InvalidValueError(f"plan must be a JSON file, got {path!r}") from None
-    return Plan.from_json(text)
+    return z, arguments.sample_rate, arguments.delta, sampling

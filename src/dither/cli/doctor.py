@@ -1,7 +1,4 @@
-"""Check the environment: what is missing, what is too old, what this machine cannot do.
-
-What needs a package is imported where it is tried: a missing one is found, and not fallen over.
-"""
+"""Check the environment: missing or old packages, and what this machine cannot do."""
 
 import argparse
 import json
@@ -15,29 +12,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-from packaging.requirements import Requirement
-from rich.console import Console
-from rich.table import Table
-
-from dither import __version__, accounting
+from dither import __version__
 from dither.validate import InvalidValueError
 
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+# Packages are imported where they are tried, so that a missing one is reported.
+
 NAME = "doctor"
-HELP = "check the environment, and say what is missing"
+HELP = "check the environment and list what is missing"
 
 _HALF_PRECISION = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         what: its name.
-        state: "ok", "missing" (dither does not work) or "optional" (something else will not).
-        detail: what was found, or what to do.
+        state: "ok", "missing" (dither does not work) or "optional" (only an extra does not).
+        detail: the version found, or what to do.
     """
 
     what: str
@@ -51,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at everything, print, and return 1 if dither cannot work here."""
-    findings = list(diagnosed())
+    """Check everything, print, and return 1 if dither cannot work here."""
+    findings = list(diagnose())
     if arguments.json:
         json.dump([asdict(each) for each in findings], sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -61,27 +59,29 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(each.state == "missing" for each in findings))
 
 
-def diagnosed() -> Iterator[Finding]:
-    """Yield what is there and what is not, most needed first."""
+def diagnose() -> Iterator[Finding]:
+    """Yield the result of every check, most needed first."""
     yield Finding("dither", "ok", f"{__version__}, Python {sys.version.split()[0]}")
-    yield from _packages()
-    yield _tried("random bits", _random_bits)
-    yield _tried("ε of a known mechanism", _known_epsilon)
-    yield _tried("ledger", _ledger)
-    yield _tried("computing", _torch)
-    yield _half_precision()
+    yield from _check_packages()
+    yield _try("random bits", _random_bits)
+    yield _try("ε of a known mechanism", _known_epsilon)
+    yield _try("ledger", _ledger)
+    yield _try("computing", _torch)
+    yield _check_half_precision()
     for name in ("digits", "mnist", "fashion-mnist", "cifar10"):
-        yield _dataset(name)
+        yield _check_dataset(name)
 
 
-def _packages() -> Iterator[Finding]:
-    """Yield the packages that dither's own description asks for, and those of its extras."""
+def _check_packages() -> Iterator[Finding]:
+    """Check the packages that dither requires, and those of its extras."""
+    from packaging.requirements import Requirement
+
     for text in metadata.requires("dither") or ():
         wanted = Requirement(text)
         extra = next((e for e in _EXTRAS if _is_for(wanted, e)), None)
         if extra is None and wanted.marker is not None and not wanted.marker.evaluate():
             continue
-        yield _package(wanted, extra)
+        yield _check_package(wanted, extra)
 
 
 _EXTRAS = {
@@ -89,16 +89,16 @@ _EXTRAS = {
     "reproduce": "dither reproduce",
     "transformers": "dither.integrations.transformers",
 }
-"""Extras that users need, and what for; the others are for developers."""
+"""Extras for users, and what they are for; the others are for developers."""
 
 
-def _is_for(wanted: Requirement, extra: str) -> bool:
+def _is_for(wanted: "Requirement", extra: str) -> bool:
     if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
         return False
     return wanted.marker.evaluate({"extra": extra})
 
 
-def _package(wanted: Requirement, extra: str | None) -> Finding:
+def _check_package(wanted: "Requirement", extra: str | None) -> Finding:
     state = "missing" if extra is None else "optional"
     use = "" if extra is None else f", for {_EXTRAS[extra]}: pip install 'dither[{extra}]'"
     try:
@@ -110,7 +110,7 @@ def _package(wanted: Requirement, extra: str | None) -> Finding:
     return Finding(wanted.name, "ok", found)
 
 
-def _tried(what: str, check: Callable[[], str]) -> Finding:
+def _try(what: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(what, "ok", check())
     except (ArithmeticError, ImportError, OSError, ValueError, sqlite3.Error) as problem:
@@ -118,19 +118,23 @@ def _tried(what: str, check: Callable[[], str]) -> Finding:
 
 
 def _random_bits() -> str:
-    """Draw bits as training does, and look whether half of them are ones."""
+    """Draw bits as training does, and check that half of them are ones."""
+    import numpy as np
+
     from dither.randomness import Source
 
     bits = np.unpackbits(Source(None).stream("doctor", 0).bytes(10_000))
     ones = int(bits.sum())
-    # 80,000 fair coins are 1,000 or more off their mean once in 10^12.
+    # The ones among 80,000 bits are 1,000 or more off their mean once in 10^12.
     if not abs(ones - bits.size // 2) < 1_000:
         raise ArithmeticError(f"{ones:,} of {bits.size:,} random bits are ones")
     return "AES-256 in counter mode, keyed by the operating system"
 
 
 def _known_epsilon() -> str:
-    """Account for one full-batch step, for which there is a closed form."""
+    """Account for one full-batch step, which has a closed form."""
+    from dither import accounting
+
     z, found = 2.0, accounting.epsilon([2.0], sample_rate=1.0, delta=1e-5).epsilon
     above = math.erfc((found * z - 1.0 / (2.0 * z)) / math.sqrt(2.0)) / 2.0
     below = math.erfc((found * z + 1.0 / (2.0 * z)) / math.sqrt(2.0)) / 2.0
@@ -156,8 +160,8 @@ def _torch() -> str:
     return f"PyTorch on {threads}, {device}"
 
 
-def _half_precision() -> Finding:
-    """Try a product in another process: where the machine lies about itself, that one dies."""
+def _check_half_precision() -> Finding:
+    """Try a product in another process, which dies on machines that misreport their CPU."""
     ended = subprocess.run(  # noqa: S603 - our own interpreter and a constant
         [sys.executable, "-c", _HALF_PRECISION], capture_output=True, check=False
     )
@@ -167,7 +171,7 @@ def _half_precision() -> Finding:
     return Finding("half precision", "optional", detail)
 
 
-def _dataset(name: str) -> Finding:
+def _check_dataset(name: str) -> Finding:
     try:
         from dither.data import load
 
@@ -178,6 +182,9 @@ def _dataset(name: str) -> Finding:
 
 
 def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(highlight=False)
     table = Table()
     for title in ("what", "state", "found"):
@@ -191,4 +198,4 @@ def _print(findings: list[Finding]) -> None:
     if missing:
         console.print(f"dither does not work here: {', '.join(missing)}", markup=False)
     else:
-        console.print("dither works here. What is optional is for what its line says.")
+        console.print("dither works here.")

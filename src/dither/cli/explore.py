@@ -1,4 +1,4 @@
-"""Plan by hand: a page on this machine with sliders, curves and the plan to take away."""
+"""Plan interactively: a local page with sliders, curves and a plan to save."""
 
 import argparse
 import contextlib
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dither.cli.options import number
 
 NAME = "explore"
-HELP = "plan by hand in the browser, on this machine only"
+HELP = "plan interactively in the browser, on this machine only"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--port", type=number, default=0, help="where to listen on 127.0.0.1; 0 is any that is free"
+        "--port", type=number, default=0, help="port on 127.0.0.1; 0 is any free one"
     )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
@@ -25,10 +25,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Serve until Ctrl-C."""
     from dither.explorer import Explorer
 
-    with _ended_like_ctrl_c():
+    with _stop_on_signals():
         explorer = Explorer(arguments.port)
         try:
-            sys.stdout.write(f"{explorer.address}\nCtrl-C ends it.\n")
+            sys.stdout.write(f"{explorer.address}\nPress Ctrl-C to stop.\n")
             sys.stdout.flush()
             if not arguments.no_browser:
                 webbrowser.open(explorer.address)
@@ -38,11 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """Let a closed terminal and a plain kill end what runs here as Ctrl-C does.
-
-    A signal that is ignored already, as nohup does it, stays ignored.
-    """
+def _stop_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP act like Ctrl-C; a signal that is ignored (nohup) stays ignored."""
     ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {end: signal.getsignal(end) for end in ends}
     for end in ends:

@@ -1,4 +1,4 @@
-"""Look into the ledger of a run, or of all runs on the same data: what was spent, what may be."""
+"""Show or cap the privacy loss of a run, or of all runs on the same data."""
 
 import argparse
 import json
@@ -6,35 +6,31 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
-from dither import validate
 from dither.cli.options import number
-from dither.cli.run_files import ledger_place
+from dither.cli.run_directory import find_ledger
 from dither.types import rounded
 
 if TYPE_CHECKING:
     from dither.ledger import Ledger
 
 NAME = "ledger"
-HELP = "what the runs on the same data have spent together"
+HELP = "show or cap what the runs on the same data have spent together"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the three things that can be done."""
+    """Add the three actions."""
     actions = parser.add_subparsers(dest="action", metavar="show|cap|export", required=True)
     for name, text in (
         ("show", "print runs and total"),
-        ("cap", "let all runs together cost (ε, δ) at most"),
+        ("cap", "limit all runs together to (ε, δ)"),
         ("export", "print every entry as JSON"),
     ):
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
-        action.add_argument("path", metavar="PATH", help="a ledger, or the folder of a run")
+        action.add_argument("path", metavar="PATH", help="a ledger, or a run directory")
         if name == "show":
             action.add_argument(
                 "--delta", type=number, default=argparse.SUPPRESS,
-                help="δ of the total; else that of the cap, else that of the first run",
+                help="δ of the total; default: that of the cap, else of the first run",
             )  # fmt: skip
             action.add_argument("--json", action="store_true", help="print JSON instead of a table")
             action.add_argument("--plot", default=argparse.SUPPRESS, metavar="FILE", help="draw it")
@@ -44,12 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Open the ledger, and do what is asked for."""
+    """Open the ledger and show, cap or export it."""
     from dither.ledger import Ledger
 
-    place = ledger_place(Path(arguments.path))
-    is_new = not place.exists()
-    ledger = Ledger(place, create=arguments.action == "cap")
+    path = find_ledger(Path(arguments.path))
+    is_new = not path.exists()
+    ledger = Ledger(path, create=arguments.action == "cap")
     if is_new:
         sys.stdout.write(f"{str(ledger.path)!r} is a new ledger.\n")
     if arguments.action == "cap":
@@ -74,37 +70,40 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
         from dither.reports import ledger_figure, save_figure
 
         save_figure(ledger_figure(ledger, delta), plot)
-    found = ledger.summary(delta)
+    totals = ledger.summary(delta)
     if arguments.json:
-        json.dump(found, sys.stdout, indent=2, allow_nan=False)
+        json.dump(totals, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(highlight=False)
-    own = f"its ε at δ = {delta:g}"
+    own = f"ε at δ = {delta:g}"
     table = Table("run", "registered (UTC)", "steps", "noise z", own, "state")
     table.columns[0].overflow = "fold"
-    for each in found["runs"]:
-        least, most = each["least_noise"], each["most_noise"]
+    for run in totals["runs"]:
+        least, most = run["least_noise"], run["most_noise"]
         table.add_row(
-            each["run"],
-            each["registered"][:16].replace("T", " "),
-            f"{each['spent']:,} of {each['planned']:,}",
+            run["run"],
+            run["registered"][:16].replace("T", " "),
+            f"{run['spent']:,} of {run['planned']:,}",
             "none" if least is None else f"{least:.4g} to {most:.4g}",
-            "∞" if each["epsilon"] is None else rounded(each["epsilon"], 4),
-            ("open" if each["is_open"] else "ended") + (", SEEDED" if each["is_seeded"] else ""),
+            "∞" if run["epsilon"] is None else rounded(run["epsilon"], 4),
+            ("open" if run["is_open"] else "ended") + (", SEEDED" if run["is_seeded"] else ""),
         )
     console.print(table)
-    total = "∞" if found["epsilon"] is None else rounded(found["epsilon"], 4)
-    how = COMPOSITION_TEXT[found["composition"]]
+    total = "∞" if totals["epsilon"] is None else rounded(totals["epsilon"], 4)
+    how = COMPOSITION_TEXT[totals["composition"]]
     sys.stdout.write(f"Spent together: ε = {total} at δ = {delta:g}. {how}\n")
     sys.stdout.write(f"{_cap_line(ledger)}\n")
     if plot is not None:
-        sys.stdout.write(f"The picture is in {plot}.\n")
+        sys.stdout.write(f"The figure is in {plot}.\n")
 
 
 def _delta(arguments: argparse.Namespace, ledger: "Ledger") -> float:
     if hasattr(arguments, "delta"):
-        return validate.probability(delta=arguments.delta)
+        return float(arguments.delta)
     return ledger.default_delta()
 
 

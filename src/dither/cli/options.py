@@ -1,17 +1,114 @@
-"""Options that several commands share."""
+"""Options that several commands share, their checks, and the values that they describe.
+
+Everything that can be checked without data is checked here, before a command imports torch.
+"""
 
 import argparse
+import math
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dither import schedules, theory, validate
+from dither import schedules, validate
 from dither.types import Schedule
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dither.data import Examples
+    from dither.planning import Plan
+    from dither.theory import Problem
+
+# Copies of the library's choices, whose import would slow down every command's help.
+ACCOUNTANTS = ("pld", "rdp", "gdp", "theorem", "advanced")
+ATTACKS = ("white-box", "final-model", "one-run")
+DATASETS = ("cifar10", "digits", "fashion-mnist", "mnist")
+MODELS = ("cnn", "linear", "mlp")
+NOISES = ("uniform", "matched", "optimal")
+SAMPLINGS = ("poisson", "fixed")
+FIGURES = (".pdf", ".png", ".svg")
+REPORTS = (".html", ".json", ".md")
+
+FEWEST_CANARIES = 100
+
+_CHECKS: dict[str, Callable[..., object]] = {
+    "epsilon": validate.positive,
+    "epsilon_bar": validate.positive,
+    "delta": validate.probability,
+    "noise_multiplier": validate.positive,
+    "sample_rate": validate.rate,
+    "clip_norm": validate.positive,
+    "steps": validate.step_count,
+    "epochs": validate.positive,
+    "warmup": validate.count,
+    "batch_size": validate.count,
+    "dataset_size": validate.count,
+    "dimension": validate.count,
+    "smoothness": validate.positive,
+    "initial_gap": validate.nonnegative,
+    "checkpoint_every": validate.count,
+    "confidence": validate.probability,
+    "trials": validate.count,
+    "canaries": validate.count,
+    "seeds": validate.count,
+    "jobs": validate.count,
+}
 
 
 def number(text: str) -> float:
-    """Read a number, a whole one as an int; argparse names the option if it is none."""
+    """Read a number, an integer as an int; argparse names the option if it is not one."""
     try:
         return int(text) if text.strip().lstrip("+-").isdecimal() else float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Check every option that can be checked without data.
+
+    Raises:
+        InvalidValueError: if one is not allowed; the message names it.
+    """
+    for name, check in _CHECKS.items():
+        if hasattr(arguments, name):
+            check(**{name: getattr(arguments, name)})
+    for name in ("trials", "canaries"):
+        if getattr(arguments, name, FEWEST_CANARIES) < FEWEST_CANARIES:
+            raise validate.InvalidValueError(
+                f"{name} must be at least {FEWEST_CANARIES}, got {getattr(arguments, name)}"
+            )
+    if hasattr(arguments, "dataset_size") and hasattr(arguments, "batch_size"):
+        validate.batch_within(batch_size=arguments.batch_size, dataset_size=arguments.dataset_size)
+        if hasattr(arguments, "usual_length"):
+            step_count(arguments)
+    if hasattr(arguments, "schedule"):
+        parse_schedule(arguments)
+    if hasattr(arguments, "seed"):
+        from dither.randomness import Source
+
+        Source(arguments.seed)
+    if hasattr(arguments, "model"):
+        check_data(arguments)
+    for name, suffixes in (("plot", FIGURES), ("output", REPORTS), ("save", ())):
+        if hasattr(arguments, name):
+            _check_output(name, getattr(arguments, name), suffixes)
+
+
+def _check_output(name: str, path: str, suffixes: tuple[str, ...]) -> None:
+    """Raise if a file cannot be written there."""
+    target = Path(path)
+    if suffixes and target.suffix.lower() not in suffixes:
+        raise validate.InvalidValueError(
+            f"{name} must end in one of {', '.join(suffixes)}, got {path!r}"
+        )
+    parent = target.resolve().parent
+    if not target.name or not parent.is_dir():
+        raise validate.InvalidValueError(f"{name} must be in an existing directory, got {path!r}")
+    if (target.exists() and not target.is_file()) or not os.access(parent, os.W_OK):
+        raise validate.InvalidValueError(f"{name} must be a file that can be written, got {path!r}")
 
 
 def add_schedule(
@@ -21,20 +118,20 @@ def add_schedule(
     default_steps: int | None = None,
     default_epochs: float | None = None,
 ) -> None:
-    """Add what `schedule_of` and `steps_of` read, with a number of steps or of epochs."""
+    """Add step sizes and their number, for `parse_schedule` and `step_count`."""
     names = "; ".join(schedules.parameters(name) for name in schedules.NAMES)
     parser.add_argument(
         "--schedule",
         default=default,
         metavar="NAME:KEY=VALUE,…",
-        help=f"step sizes, for example linear:start=2,end=0.01. There are {names}",
+        help=f"step sizes, for example linear:start=2,end=0.01. Choices: {names}",
     )
     parser.add_argument(
         "--warmup",
         type=number,
         default=argparse.SUPPRESS,
         metavar="STEPS",
-        help="steps of linear warm-up in front of it",
+        help="steps of linear warm-up before the schedule",
     )
     length = parser.add_mutually_exclusive_group()
     parser.set_defaults(usual_length="epochs" if default_steps is None else "steps")
@@ -46,11 +143,11 @@ def add_schedule(
             f"--{name}",
             type=number,
             default=argparse.SUPPRESS if given is None else given,
-            help=text if given is not None else f"in place of the other: {text}",
+            help=text if given is not None else f"instead of the other: {text}",
         )
 
 
-def add_data(parser: argparse.ArgumentParser, *, dataset_size: int) -> None:
+def add_sizes(parser: argparse.ArgumentParser, *, dataset_size: int) -> None:
     """Add n, m and C_G."""
     parser.add_argument(
         "--dataset-size",
@@ -60,15 +157,15 @@ def add_data(parser: argparse.ArgumentParser, *, dataset_size: int) -> None:
         help="public number of records, n",
     )
     parser.add_argument(
-        "--batch-size", type=number, default=256, metavar="M", help="records in a step, m"
+        "--batch-size", type=number, default=256, metavar="M", help="expected batch size, m"
     )
     parser.add_argument(
-        "--clip-norm", type=number, default=1.0, metavar="C", help="bound on a gradient, C_G"
+        "--clip-norm", type=number, default=1.0, metavar="C", help="bound on a gradient's norm, C_G"
     )
 
 
 def add_problem(parser: argparse.ArgumentParser) -> None:
-    """Add what the utility bounds need to know of the problem."""
+    """Add the constants of the utility bounds."""
     parser.add_argument(
         "--dimension", type=number, default=100_000, metavar="D", help="number of parameters, d"
     )
@@ -84,9 +181,11 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def problem_of(arguments: argparse.Namespace) -> theory.Problem:
-    """Return the problem that the options of `add_data` and `add_problem` describe."""
-    return theory.Problem(
+def build_problem(arguments: argparse.Namespace) -> "Problem":
+    """Return the problem that the options of `add_sizes` and `add_problem` describe."""
+    from dither.theory import Problem
+
+    return Problem(
         dimension=arguments.dimension,
         smoothness=arguments.smoothness,
         initial_gap=arguments.initial_gap,
@@ -96,17 +195,17 @@ def problem_of(arguments: argparse.Namespace) -> theory.Problem:
     )
 
 
-def schedule_of(arguments: argparse.Namespace) -> Schedule:
-    """Return the schedule that the options describe."""
+def parse_schedule(arguments: argparse.Namespace) -> Schedule:
+    """Return the step sizes of --schedule and --warmup."""
     schedule = schedules.parse(arguments.schedule)
     if not hasattr(arguments, "warmup"):
         return schedule
     return schedules.Warmup(schedule, validate.count(warmup=arguments.warmup))
 
 
-def steps_of(arguments: argparse.Namespace) -> int:
+def step_count(arguments: argparse.Namespace) -> int:
     """Return T from --steps or --epochs."""
-    # The one without a default is there only if it was given, and then the other was not.
+    # The one without a default is present only if it was given, and then the other was not.
     other = "epochs" if arguments.usual_length == "steps" else "steps"
     if (other if hasattr(arguments, other) else arguments.usual_length) == "steps":
         return validate.step_count(steps=arguments.steps)
@@ -114,3 +213,151 @@ def steps_of(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size, dataset_size=arguments.dataset_size
     )
     return validate.steps_in(arguments.epochs, batch_size=m, dataset_size=n)
+
+
+def read_plan(path: str | Path) -> "Plan":
+    """Return a saved plan.
+
+    Raises:
+        InvalidValueError: if the file cannot be read or is not a plan.
+    """
+    from dither.planning import Plan
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError:
+        raise validate.InvalidValueError(
+            f"plan must be a file that exists and can be read, got {str(path)!r}"
+        ) from None
+    except UnicodeDecodeError:
+        raise validate.InvalidValueError(f"plan must be a JSON file, got {str(path)!r}") from None
+    return Plan.from_json(text)
+
+
+def check_data(arguments: argparse.Namespace) -> None:
+    """Check the options of `read_data` and `find_model`, without reading anything."""
+    for name in ("public_test", "classes", "bounds"):
+        if arguments.data in DATASETS and hasattr(arguments, name):
+            raise validate.InvalidValueError(
+                f"{name} is for data of your own: {arguments.data} has its own, got "
+                f"{getattr(arguments, name)!r}"
+            )
+    if hasattr(arguments, "label") and not arguments.data.lower().endswith(".csv"):
+        raise validate.InvalidValueError(
+            f"label is for .csv files only, got {arguments.label!r} for {arguments.data!r}"
+        )
+    if hasattr(arguments, "classes"):
+        classes = arguments.classes.split(",")
+        if len(set(classes)) != len(classes) or len(classes) < 2:
+            raise validate.InvalidValueError(
+                f"classes must be two or more different names, got {arguments.classes!r}"
+            )
+    _parse_bounds(getattr(arguments, "bounds", ""))
+    test = getattr(arguments, "public_test", None)
+    if test is not None and Path(test).resolve() == Path(arguments.data).resolve():
+        raise validate.InvalidValueError(
+            f"public_test must be another file than the private data, got {test!r}"
+        )
+    module, colon, _ = arguments.model.partition(":")
+    if arguments.model not in MODELS and (not colon or not module or module.startswith(".")):
+        raise validate.InvalidValueError(
+            f"model must be one of {', '.join(MODELS)} or MODULE:FUNCTION, got {arguments.model!r}"
+        )
+
+
+def read_data(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]:
+    """Return the training records, and the public test records if there are any."""
+    from dither import data
+
+    settings = {name: getattr(arguments, name, None) for name in ("data_dir", "label")}
+    split = data.load(arguments.data, **settings)
+    if arguments.data in DATASETS:
+        return split.train, split.test
+    bounds = _parse_bounds(getattr(arguments, "bounds", ""))
+    train = data.clip_to_bounds(split.train, bounds)
+    if hasattr(arguments, "classes"):
+        train = data.with_classes(train, arguments.classes.split(","))
+    if not hasattr(arguments, "public_test"):
+        return train, None
+    test = data.clip_to_bounds(data.load(arguments.public_test, **settings).train, bounds)
+    if not bool(test.inputs.isfinite().all()):
+        raise validate.InvalidValueError(
+            f"public_test must have finite numbers only, got {arguments.public_test!r}"
+        )
+    return train, data.align_with(test, train)
+
+
+def _parse_bounds(text: str) -> dict[str, tuple[float, float]]:
+    """Read NAME=LOW:HIGH, separated by commas."""
+    bounds = {}
+    for part in text.split(",") if text else ():
+        name, _, numbers = part.rpartition("=")
+        try:
+            low, high = map(float, numbers.split(":"))
+        except ValueError:
+            raise validate.InvalidValueError(
+                f"bounds must be NAME=LOW:HIGH, separated by commas, got {part!r}"
+            ) from None
+        if not -math.inf < low < high < math.inf:
+            raise validate.InvalidValueError(
+                f"bounds of {name} must be finite, the lower one first, got {low:g} and {high:g}"
+            )
+        bounds[name] = low, high
+    return bounds
+
+
+def derived_from_private_data(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return what is taken from private data and treated as public."""
+    if arguments.data in DATASETS:
+        return ()
+    known = {"dataset_size": "the number of records", "classes": "the set of classes"}
+    return tuple(what for option, what in known.items() if not hasattr(arguments, option))
+
+
+def find_model(name: str) -> Callable[..., "nn.Module"]:
+    """Return the function of --model: (shape of a record, number of classes) → module."""
+    from dither import training
+
+    if name in training.MODELS:
+        return training.MODELS[name]
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError) as problem:
+        raise validate.InvalidValueError(
+            f"model must be importable, got {name!r}: {problem}"
+        ) from None
+    finally:
+        sys.path.pop(0)
+    if not callable(function):
+        raise validate.InvalidValueError(f"model must be a function, got {name!r}: {function!r}")
+
+    def build(shape: tuple[int, ...], classes: int) -> "nn.Module":
+        return _build_model(function, name, shape, classes)
+
+    return build
+
+
+def _build_model(
+    function: Callable[..., Any], name: str, shape: tuple[int, ...], classes: int
+) -> "nn.Module":
+    """Return a user's model, tried on two zero records."""
+    import torch
+
+    try:
+        model = validate.instance(torch.nn.Module, model=function(shape, classes))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            outputs = model(torch.zeros(2, *shape))
+    except (TypeError, RuntimeError, AttributeError, IndexError) as problem:
+        why = " ".join(str(problem).split())[:200]
+        raise validate.InvalidValueError(
+            f"model must take records of shape {shape}, got {name!r}: {why}"
+        ) from None
+    if not isinstance(outputs, torch.Tensor) or outputs.shape != (2, classes):
+        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        raise validate.InvalidValueError(
+            f"model must return {classes} numbers per record, shape (2, {classes}) for two, got "
+            f"{got} from {name!r}"
+        )
+    return model

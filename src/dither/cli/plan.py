@@ -1,44 +1,43 @@
-"""Plan a run: uniform, matched and optimal noise for a budget, side by side."""
+"""Plan a run, and compare uniform, matched and optimal noise for the same budget."""
 
 import argparse
 import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
-from dither import accounting, validate
 from dither.cli.options import (
-    add_data,
+    ACCOUNTANTS,
+    NOISES,
+    SAMPLINGS,
     add_problem,
     add_schedule,
+    add_sizes,
+    build_problem,
     number,
-    problem_of,
-    schedule_of,
-    steps_of,
+    parse_schedule,
+    step_count,
 )
-from dither.planning import Plan, plan
-from dither.planning.planner import NOISES, compare
 from dither.types import rounded
 
+if TYPE_CHECKING:
+    from dither.planning import Plan
+
 NAME = "plan"
-HELP = "plan the noise of every step for a privacy budget, and compare ways to shape it"
+HELP = "plan the noise of every step for a privacy budget, and compare allocations"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options; the defaults are a run on MNIST."""
     parser.add_argument("--epsilon", type=number, default=1.0, help="ε, the target")
     parser.add_argument("--delta", type=number, default=1e-5, help="δ")
-    add_data(parser, dataset_size=60_000)
+    add_sizes(parser, dataset_size=60_000)
     add_schedule(parser, default_steps=5_000)
     add_problem(parser)
-    parser.add_argument("--noise", choices=NOISES, default="optimal", help="which one to save")
-    parser.add_argument("--sampling", choices=accounting.SAMPLINGS, default="poisson")
-    parser.add_argument("--accountant", choices=accounting.ACCOUNTANTS, default="pld")
+    parser.add_argument("--noise", choices=NOISES, default="optimal", help="the one to save")
+    parser.add_argument("--sampling", choices=SAMPLINGS, default="poisson")
+    parser.add_argument("--accountant", choices=ACCOUNTANTS, default="pld")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
         "--plot",
@@ -53,16 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan all three, draw, save, print."""
-    from dither.ledger.files import write_atomic
-    from dither.reports import plan_figure, save_figure
-    from dither.reports.figures import check_figure_path
+    from rich.console import Console
+    from rich.progress import track
+
+    from dither.planning import plan
 
     plot, save = getattr(arguments, "plot", None), getattr(arguments, "save", None)
-    if plot is not None:
-        check_figure_path(plot)
-    if save is not None:
-        _check_target(save)
-    schedule, steps = schedule_of(arguments), steps_of(arguments)
+    schedule, steps = parse_schedule(arguments), step_count(arguments)
     console = Console(stderr=True)
     plans = {
         name: plan(
@@ -82,8 +78,12 @@ def run(arguments: argparse.Namespace) -> None:
         )
     }
     if plot is not None:
+        from dither.reports import plan_figure, save_figure
+
         save_figure(plan_figure(plans), plot)
     if save is not None:
+        from dither.ledger.files import write_atomic
+
         write_atomic(Path(save), plans[arguments.noise].to_json().encode())
     columns = {name: _column(arguments, made, plans["uniform"]) for name, made in plans.items()}
     if arguments.json:
@@ -91,27 +91,29 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write("\n")
     else:
         _print(plans[arguments.noise], arguments.noise, columns)
-        for what, where in (("picture", plot), (f"{arguments.noise} plan", save)):
+        for what, where in (("figure", plot), (f"{arguments.noise} plan", save)):
             if where is not None:
                 sys.stdout.write(f"The {what} is in {where}.\n")
 
 
-def _column(arguments: argparse.Namespace, made: Plan, uniform: Plan) -> dict[str, Any]:
-    """Return what there is to compare of one plan."""
+def _column(arguments: argparse.Namespace, made: "Plan", uniform: "Plan") -> dict[str, Any]:
+    """Return the compared values of one plan."""
+    from dither.planning.planner import compare
+
     return {
         **compare(
             made.stepsizes,
             made.noise_multipliers,
             uniform=uniform.noise_multipliers,
-            problem=problem_of(arguments),
+            problem=build_problem(arguments),
             sampling=made.sampling,
         ),
-        **{f"epsilon_{name}": cost for name, cost in _prices(made).items()},
+        **{f"epsilon_{name}": cost for name, cost in _costs(made).items()},
         "fingerprint": made.fingerprint,
     }
 
 
-def _prices(made: Plan) -> dict[str, float | None]:
+def _costs(made: "Plan") -> dict[str, float | None]:
     """Return ε of a plan by every accountant, None where one gives nothing."""
     return {
         name: bound.epsilon if math.isfinite(bound.epsilon) else None
@@ -134,7 +136,10 @@ _ROWS = {
 }
 
 
-def _print(made: Plan, name: str, columns: dict[str, dict[str, Any]]) -> None:
+def _print(made: "Plan", name: str, columns: dict[str, dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(highlight=False)
     table = Table()
     table.add_column("at the same budget")
@@ -150,11 +155,3 @@ def _print(made: Plan, name: str, columns: dict[str, dict[str, Any]]) -> None:
 
 def _nearest(value: float, digits: int) -> str:
     return f"{value:.{digits}g}"
-
-
-def _check_target(save: str) -> None:
-    path = Path(save)
-    if not path.name or not path.resolve().parent.is_dir():
-        raise validate.InvalidValueError(f"save must be in a folder that exists, got {save!r}")
-    if path.exists() and not path.is_file():
-        raise validate.InvalidValueError(f"save must be a plain file or a new one, got {save!r}")

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, run for real: a name, "all", "list", or "report"."""
+"""Run the paper's experiments: a name, "all", "list", or "report"."""
 
 import argparse
 import importlib.util
@@ -33,22 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     parser.add_argument(
-        "--resume", action="store_true", help="go on with the runs that are in the folder"
+        "--resume", action="store_true", help="continue with the runs in the directory"
     )
     parser.add_argument(
         "--out", type=Path, default=argparse.SUPPRESS,
-        help="folder of runs and report (default: the repository's experiments/records/PROFILE)",
+        help="directory of runs and report (default: the repository's experiments/records/PROFILE)",
     )  # fmt: skip
     parser.add_argument(
         "--data-dir",
         default=argparse.SUPPRESS,
-        help="where the standard sets are; else $DITHER_DATA, else ./data",
+        help="directory of the standard sets; default: $DITHER_DATA, else ./data",
     )
     parser.add_argument(
         "--paper",
         type=Path,
         default=argparse.SUPPRESS,
-        help=f"folder with the paper's tables as CSV (default: ${_PAPER_VARIABLE}, if set)",
+        help=f"directory with the paper's tables as CSV (default: ${_PAPER_VARIABLE}, if set)",
     )
 
 
@@ -80,27 +80,27 @@ def run(arguments: argparse.Namespace) -> int:
         )
     except BrokenProcessPool:
         sys.stderr.write(
-            "dither reproduce: a process that trained was ended from outside, perhaps for want of "
-            "memory; what is finished is saved, and --resume goes on\n"
+            "dither reproduce: a training process was killed, perhaps for lack of memory; finished "
+            "runs are saved, continue with --resume\n"
         )
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("dither reproduce: what is finished is saved, and --resume goes on\n")
+        sys.stderr.write("dither reproduce: finished runs are saved, continue with --resume\n")
         raise
     sys.stdout.write(text + "\n")
     return 0
 
 
 def _find_experiments() -> None:
-    """Make the experiments importable: they are beside the package's source, not in it."""
+    """Make the experiments importable; they are in the repository, not in the package."""
     if not (_ROOT / "experiments" / "reproduction").is_dir():
         raise validate.InvalidValueError(
-            "reproduce needs the project's repository, whose experiments/ an installed package "
-            f"does not have; looked in {str(_ROOT)!r}"
+            "reproduce needs the repository's experiments/, which an installed package does not "
+            f"have; looked in {str(_ROOT)!r}"
         )
     if importlib.util.find_spec("kymatio") is None:
         raise validate.InvalidValueError(
-            "reproduce needs kymatio, which is not installed; in the repository, call "
+            "reproduce needs kymatio, which is not installed; in the repository, run "
             "pip install -c constraints.txt '.[reproduce]'"
         )
     if str(_ROOT) not in sys.path:

@@ -1,4 +1,4 @@
-"""What the paper's theorems say of a schedule: its noise, uniform and matched, and its utility."""
+"""Evaluate the paper's theorems for a schedule: noise, uniform and matched, and utility."""
 
 import argparse
 import json
@@ -6,32 +6,29 @@ import sys
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from dither import noise, theory, validate
+from dither import validate
 from dither.cli.options import (
-    add_data,
     add_problem,
     add_schedule,
+    add_sizes,
+    build_problem,
     number,
-    problem_of,
-    schedule_of,
-    steps_of,
+    parse_schedule,
+    step_count,
 )
 from dither.types import Allocation, FloatArray
 
 NAME = "theory"
 HELP = "the paper's noise, its condition, M_dp/M_adp and utility bounds for a schedule"
 
-_ALLOCATIONS: dict[str, Allocation] = {"uniform": noise.Uniform(), "matched": noise.Matched()}
 _PAPER_STEPS = 60 * 196
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options; the defaults are the setting of the paper's figure 1."""
     add_schedule(parser, default_steps=_PAPER_STEPS)
-    add_data(parser, dataset_size=50_000)
+    add_sizes(parser, dataset_size=50_000)
     parser.set_defaults(clip_norm=2.5)
     add_problem(parser)
     budget = parser.add_mutually_exclusive_group()
@@ -43,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
         "--plot",
+        default=argparse.SUPPRESS,
         metavar="FILE",
         help="draw the noise that reaches the parameters, the privacy spent and the schedules",
     )
@@ -50,26 +48,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Compute, then draw, then print."""
-    from dither.reports import save_figure, theory_figure
-    from dither.reports.figures import check_figure_path
+    from dither import noise, theory
 
-    if arguments.plot is not None:
-        check_figure_path(arguments.plot)
+    allocations: dict[str, Allocation] = {"uniform": noise.Uniform(), "matched": noise.Matched()}
     if hasattr(arguments, "epsilon_bar"):
         arguments.epsilon = 16.0 * validate.positive(epsilon_bar=arguments.epsilon_bar)
-    schedule = schedule_of(arguments)
-    eta = schedule.stepsizes(steps_of(arguments))
+    schedule = parse_schedule(arguments)
+    eta = schedule.stepsizes(step_count(arguments))
+    alphas = {name: allocation.alphas(eta) for name, allocation in allocations.items()}
     with np.errstate(over="ignore"):
-        columns = {name: _column(arguments, eta, name) for name in _ALLOCATIONS}
-    if arguments.plot is not None:
+        columns = {name: _column(arguments, eta, alpha) for name, alpha in alphas.items()}
+    if hasattr(arguments, "plot"):
+        from dither.reports import save_figure, theory_figure
+
         figure = theory_figure(
-            parameter_noise={
-                name: eta * allocation.alphas(eta) * columns[name]["sigma"]
-                for name, allocation in _ALLOCATIONS.items()
-            },
+            parameter_noise={name: eta * alphas[name] * columns[name]["sigma"] for name in columns},
             spent={
-                name: theory.adp_spent(allocation.alphas(eta), epsilon=arguments.epsilon)
-                for name, allocation in _ALLOCATIONS.items()
+                name: theory.adp_spent(alpha, epsilon=arguments.epsilon)
+                for name, alpha in alphas.items()
             },
             schedule=f"{schedule}, T = {eta.size:,}{_caveat(columns)}",
         )
@@ -96,15 +92,16 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write("\n")
     else:
         _print(setting, columns)
-        if arguments.plot is not None:
-            sys.stdout.write(f"The picture is in {arguments.plot}.\n")
+        if hasattr(arguments, "plot"):
+            sys.stdout.write(f"The figure is in {arguments.plot}.\n")
 
 
-def _column(arguments: argparse.Namespace, eta: FloatArray, name: str) -> dict[str, Any]:
-    """Return everything that the theorems say of one allocation."""
-    alpha = _ALLOCATIONS[name].alphas(eta)
+def _column(arguments: argparse.Namespace, eta: FloatArray, alpha: FloatArray) -> dict[str, Any]:
+    """Return the theorems' values for one allocation."""
+    from dither import theory
+
     budget = {"epsilon": arguments.epsilon, "delta": arguments.delta}
-    problem = problem_of(arguments)
+    problem = build_problem(arguments)
     data = {"dataset_size": problem.dataset_size, "batch_size": problem.batch_size}
     sigma = theory.adp_sigma(alpha, clip_norm=problem.clip_norm, **data, **budget)
     condition = theory.adp_condition(alpha, **data, **budget)
@@ -127,8 +124,7 @@ def _column(arguments: argparse.Namespace, eta: FloatArray, name: str) -> dict[s
     for key, label in _ROWS.items():
         if not (np.isfinite(column[key]) and column[key] > 0.0):
             raise validate.InvalidValueError(
-                f"the setting must be one that floating point can express, got {label.strip()} "
-                f"= {column[key]}"
+                f"the setting must be within floating point, got {label.strip()} = {column[key]}"
             )
     return column
 
@@ -152,6 +148,9 @@ _ROWS = {
 
 
 def _print(setting: dict[str, Any], columns: dict[str, dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(highlight=False)
     console.print(
         f"{setting['schedule']}, T = {setting['steps']:,}, n = {int(setting['dataset_size']):,}, "

@@ -1,4 +1,4 @@
-"""The process group that torchrun prepares, around a command."""
+"""Join the process group of torchrun around a command; only rank 0 prints."""
 
 import os
 import sys
@@ -11,20 +11,20 @@ from typing import Any
 from dither.validate import InvalidTypeError, InvalidValueError
 
 TIMEOUT = timedelta(minutes=5)
-"""How long a rank waits for another that is silent; one that has died is noticed at once."""
+"""How long a rank waits for a silent one; one that has died is noticed at once."""
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
-"""What carries tensors between the devices of a kind."""
+"""The backend of each kind of device."""
 
-_SAID, _PATIENCE = "said", timedelta(seconds=5)
+_REPORTED, _WAIT = "reported", timedelta(seconds=5)
 
 
 @contextmanager
-def joined(device: str) -> Iterator[None]:
-    """Join the group if torchrun has started this process; rank 0 speaks for all.
+def join_group(device: str) -> Iterator[None]:
+    """Join the group if torchrun has started this process; only rank 0 prints.
 
     Args:
-        device: where models are computed, "cpu" or "cuda"; then every rank has a GPU of its own.
+        device: "cpu", or "cuda" for one GPU per rank.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("WORLD_SIZE") == "1":
         yield
@@ -37,29 +37,29 @@ def joined(device: str) -> Iterator[None]:
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-    # What ranks wrote there that torchrun has since replaced (--max-restarts) would be read again.
+    # Without a prefix, keys from before a restart (--max-restarts) would be read again.
     own = PrefixStore(f"start {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
     dist.init_process_group(
         BACKENDS[device], store=own, rank=rank, world_size=size, timeout=TIMEOUT
     )
     try:
-        with _in_one_voice(rank, own):
+        with _report_once(rank, own):
             yield
     finally:
         dist.destroy_process_group()
 
 
 @contextmanager
-def _in_one_voice(rank: int, store: Any) -> Iterator[None]:
-    """Let only rank 0 be heard, unless another alone has something to complain of."""
+def _report_once(rank: int, store: Any) -> Iterator[None]:
+    """Silence all ranks but 0; another rank reports an error only if rank 0 has none."""
     from dither.training.errors import RankLostError, RankZeroError
 
     try:
-        nobody = Path(os.devnull).open
-        with nobody("w") as silence, redirect_stdout(silence) if rank else nullcontext():
+        null = Path(os.devnull).open
+        with null("w") as silence, redirect_stdout(silence) if rank else nullcontext():
             yield
-    except RankZeroError as refusal:  # it has said why
-        raise SystemExit(2) from refusal
+    except RankZeroError as error:  # rank 0 reports it
+        raise SystemExit(2) from error
     except RankLostError as lost:
         sys.stderr.write(f"dither: rank {rank}: {lost}\n")
         raise SystemExit(1) from lost
@@ -67,18 +67,18 @@ def _in_one_voice(rank: int, store: Any) -> Iterator[None]:
         if rank:
             raise SystemExit(130) from None
         raise
-    except (InvalidValueError, InvalidTypeError, OSError) as refusal:
+    except (InvalidValueError, InvalidTypeError, OSError) as error:
         if rank == 0:
-            store.set(_SAID, "")
-        elif _is_said(store):
-            raise SystemExit(2) from refusal
+            store.set(_REPORTED, "")
+        elif _is_reported(store):
+            raise SystemExit(2) from error
         raise
 
 
-def _is_said(store: Any) -> bool:
-    """Return whether rank 0 has refused something, too; both do so at about the same time."""
+def _is_reported(store: Any) -> bool:
+    """Return whether rank 0 reports an error too; both fail at about the same time."""
     try:
-        store.wait([_SAID], _PATIENCE)
-    except RuntimeError:  # torch's way to say that the time is up
+        store.wait([_REPORTED], _WAIT)
+    except RuntimeError:  # timeout
         return False
     return True

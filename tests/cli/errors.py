@@ -1,12 +1,12 @@
-"""What a command says to bad input."""
+"""The one-line errors of commands."""
 
 import pytest
 
 from dither.cli import main
 
 
-def complaint(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that must refuse: exit code 2, nothing printed but one line; return it."""
+def error_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that must fail: exit code 2, one line on stderr and nothing else."""
     with pytest.raises(SystemExit) as exit_:
         main(argv)
     assert exit_.value.code == 2

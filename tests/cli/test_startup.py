@@ -1,0 +1,63 @@
+"""Help and errors come at once: nothing heavy is imported before the arguments are checked."""
+
+import subprocess
+import sys
+
+import pytest
+
+import dither
+from dither import accounting
+from dither.cli import options
+from dither.data.loading import NAMES
+from dither.planning.planner import NOISES
+from dither.reports.figures import SUFFIXES
+from dither.reports.run.rendering import FORMATS
+
+CODE = """
+import sys
+from dither.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+heavy = ("torch", "scipy", "sklearn", "matplotlib", "rich")
+print("imported:", *(name for name in heavy if name in sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--help",
+        "train --help",
+        "train --epsilonn 3",
+        "train --data huge.csv --epsilon -1",
+        "train --data huge.csv --bounds age=3:2",
+        "train --data huge.csv --model tree",
+        "train --data huge.csv --resume",
+        "train --data huge.csv --canaries 200",
+        "plan --epsilon -1",
+        "plan --schedule bumpy",
+        "account --noise-multiplier 0 --sample-rate 0.1 --steps 3 --delta 1e-5",
+        "audit --trials 7",
+        "ledger cap all.sqlite --epsilon -1 --delta 1e-5",
+        "theory --plot figure.txt",
+    ],
+)
+def test_nothing_heavy_is_imported_for_help_and_errors(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *command.split()], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("imported:\n")
+    assert "help" in command or done.stderr.count("\n") == 1
+
+
+def test_the_choices_are_those_of_the_library() -> None:
+    assert options.ACCOUNTANTS == accounting.ACCOUNTANTS
+    assert options.SAMPLINGS == accounting.SAMPLINGS
+    assert options.ATTACKS == dither.audit.ATTACKS
+    assert options.NOISES == NOISES
+    assert tuple(NAMES) == options.DATASETS
+    assert tuple(dither.training.MODELS) == options.MODELS
+    assert options.FIGURES == SUFFIXES
+    assert tuple(FORMATS) == options.REPORTS
