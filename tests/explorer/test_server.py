@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.cli.refusals import complaint
+from tests.cli.errors import error_line
 from tests.explorer.fields import eventually, texts
 
 import dither
@@ -257,7 +257,7 @@ def test_noise_that_cannot_be_had_is_told_at_a_field(explorer: Explorer) -> None
 
 def test_a_port_in_use_is_one_line(explorer: Explorer, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["explore", "--no-browser", "--port"]
-    said = complaint([*argv, str(explorer.port)], capsys)
+    said = error_line([*argv, str(explorer.port)], capsys)
     assert f"port must be one that is free on 127.0.0.1, got {explorer.port}" in said
     for odd in ("-1", "65536", "80.5"):
-        assert "port must be a whole number" in complaint([*argv, odd], capsys)
+        assert "port must be a whole number" in error_line([*argv, odd], capsys)
