@@ -27,7 +27,7 @@ from transformers import (
 import dither
 from benchmarks.recording import record
 from dither.integrations.transformers import (
-    IGNORED,
+    IGNORE_INDEX,
     causal_losses,
     classification_losses,
     prepare,
@@ -74,7 +74,9 @@ def documents(of_classes: bool) -> Data:
     lengths = torch.randint(LENGTH // 2, LENGTH + 1, (RECORDS, 1))
     mask = (torch.arange(LENGTH) < lengths).long()
     inputs = {"input_ids": ids * mask, "attention_mask": mask}
-    labels = torch.randint(2, (RECORDS,)) if of_classes else ids.masked_fill(mask == 0, IGNORED)
+    labels = (
+        torch.randint(2, (RECORDS,)) if of_classes else ids.masked_fill(mask == 0, IGNORE_INDEX)
+    )
     return inputs, labels
 
 

@@ -28,10 +28,10 @@ from transformers import (
 
 import dither
 from dither.integrations.transformers import (
-    IGNORED,
+    IGNORE_INDEX,
     causal_losses,
     classification_losses,
-    padded,
+    pad_documents,
     prepare,
 )
 
@@ -79,7 +79,7 @@ def language(settings: Settings, documents: int, generator: torch.Generator) -> 
         word = torch.multinomial(followers[word], 1, generator=generator)[:, 0]
         words.append(word)
     inputs = _padded(torch.stack(words, 1), settings, generator)
-    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORE_INDEX)
     return inputs, labels
 
 
@@ -88,7 +88,7 @@ def _padded(words: Tensor, settings: Settings, generator: torch.Generator) -> di
     half = settings.length // 2
     lengths = torch.randint(half, settings.length + 1, (len(words),), generator=generator)
     documents = [row[:n].tolist() for row, n in zip(words, lengths, strict=True)]
-    return padded(documents, length=settings.length)
+    return pad_documents(documents, length=settings.length)
 
 
 def classifier(settings: Settings) -> nn.Module:

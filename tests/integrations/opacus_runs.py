@@ -14,6 +14,14 @@ from torch.utils.data import DataLoader, TensorDataset
 import dither
 
 DELTA = 1e-5
+ADAPTIVE_CLIPPING: dict[str, Any] = {
+    "clipping": "adaptive",
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.1,
+    "unclipped_num_std": 5.0,
+}
 
 
 def engine(accountant: str = "dither") -> Any:
@@ -36,6 +44,7 @@ def made_private(
     classes: int = 3,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
     drop_last: bool = False,
+    num_workers: int = 0,
     how: str = "make_private",
     **settings: Any,
 ) -> tuple[Any, Any, Any]:
@@ -47,7 +56,9 @@ def made_private(
     made = getattr(private_engine, how)(
         module=model,
         optimizer=optimizer(model.parameters(), lr=0.5),
-        data_loader=DataLoader(data, batch_size=batch_size, drop_last=drop_last),
+        data_loader=DataLoader(
+            data, batch_size=batch_size, drop_last=drop_last, num_workers=num_workers
+        ),
         **settings,
     )
     return made[0], made[1], made[-1]

@@ -10,7 +10,15 @@ import torch
 from dp_accounting.pld import PLDAccountant
 from opacus.accountants import PRVAccountant, RDPAccountant, create_accountant
 from opacus.accountants.utils import get_noise_multiplier
-from tests.integrations.opacus_runs import DELTA, backward, engine, made_private, records, step
+from tests.integrations.opacus_runs import (
+    ADAPTIVE_CLIPPING,
+    DELTA,
+    backward,
+    engine,
+    made_private,
+    records,
+    step,
+)
 
 from dither.integrations.opacus import DitherAccountant
 from dither.training import StepError
@@ -119,7 +127,7 @@ def test_a_history_survives_saving() -> None:
         (None, "either None or empty"),
         ({"mechanism": "dither"}, "does not have the key `history`"),
         ({"mechanism": "rdp", "history": []}, "state_dict of rdp cannot be loaded"),
-        ({"mechanism": "dither", "history": [(1.0, 0.1, 0)]}, "steps must be a whole number"),
+        ({"mechanism": "dither", "history": [(1.0, 0.1, 0)]}, "steps must be"),
         ({"mechanism": "dither", "history": [(-1.0, 0.1, 1)]}, "noise_multiplier must be"),
     ],
 )
@@ -161,17 +169,9 @@ def test_several_batches_in_one_step_are_refused() -> None:
     assert private_engine.accountant.history == []
 
 
-def test_adaptive_clipping_is_refused() -> None:
+def test_adaptive_clipping_is_rejected() -> None:
     model, optimizer, loader = made_private(
-        engine(),
-        records(60),
-        batch_size=10,
-        clipping="adaptive",
-        target_unclipped_quantile=0.5,
-        clipbound_learning_rate=0.2,
-        max_clipbound=10.0,
-        min_clipbound=0.1,
-        unclipped_num_std=5.0,
+        engine(), records(60), batch_size=10, **ADAPTIVE_CLIPPING
     )
-    with pytest.raises(StepError, match="adaptive clipping is not covered by this accountant"):
+    with pytest.raises(StepError, match="adaptive clipping is not covered"):
         step(model, optimizer, next(iter(loader)))

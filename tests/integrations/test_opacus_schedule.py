@@ -1,6 +1,5 @@
-"""What a schedule that drives Opacus takes, and what it refuses."""
+"""An Opacus optimizer that follows a plan, and the mistakes that raise errors."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from opacus.data_loader import DPDataLoader
 from opacus.schedulers import ExponentialGradClip, StepNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from tests.integrations.opacus_runs import (
+    ADAPTIVE_CLIPPING,
     DELTA,
     backward,
     engine,
@@ -97,23 +97,18 @@ def test_schedulers_of_noise_and_clip_norm_are_refused_when_they_change_somethin
         step(model, optimizer, next(iter(loader)))
 
 
-@pytest.mark.parametrize("inner", [False, True])
-def test_learning_rate_schedulers_are_refused(inner: bool) -> None:
-    _, optimizer, loader = made_private(engine(), records(60), batch_size=10)
-    StepLR(optimizer.original_optimizer if inner else optimizer, step_size=1)
-    with pytest.raises(ValueError, match="optimizer must have no scheduler, got one"):
-        NoiseSchedule(small_plan()).drive(optimizer, loader)
-
-
-def test_a_learning_rate_that_is_changed_later_is_refused(setup: Setup) -> None:
-    _, model, optimizer, loader = setup
-    optimizer.param_groups[0]["lr"] = 0.1
-    with pytest.raises(StepError, match="the learning rate was changed from 0.5 to 0.1"):
-        step(model, optimizer, next(iter(loader)))
-    optimizer.param_groups[0]["lr"] = 0.5
-    StepLR(optimizer, step_size=1)
-    with pytest.raises(StepError, match="a scheduler was attached to the optimizer"):
-        step(model, optimizer, next(iter(loader)))
+def test_a_learning_rate_scheduler_multiplies_the_step_sizes(setup: Setup) -> None:
+    schedule, model, optimizer, loader = setup
+    scheduler = StepLR(optimizer.original_optimizer, step_size=1, gamma=0.1)
+    used = []
+    optimizer.original_optimizer.register_step_pre_hook(
+        lambda inner, *_: used.append(inner.param_groups[0]["lr"])
+    )
+    for batch, _ in zip(loader, range(2), strict=False):
+        step(model, optimizer, batch)
+        scheduler.step()
+    assert used == pytest.approx([0.5 * 1.0, 0.05 * 0.5])
+    assert schedule.steps == 2
 
 
 def test_several_batches_in_one_step_are_refused(setup: Setup) -> None:
@@ -124,14 +119,6 @@ def test_several_batches_in_one_step_are_refused(setup: Setup) -> None:
     with pytest.raises(StepError, match="gradients of one batch, got 2"):
         optimizer.step()
     assert schedule.steps == 0
-
-
-def test_parameters_that_are_frozen_on_the_way_are_refused(setup: Setup) -> None:
-    _, model, optimizer, loader = setup
-    backward(model, next(iter(loader)))
-    optimizer.params[0].requires_grad_(requires_grad=False)
-    with pytest.raises(StepError, match="the trainable parameters have changed since drive"):
-        optimizer.step()
 
 
 def test_the_inner_optimizer_does_not_step_without_noise(setup: Setup) -> None:
@@ -151,54 +138,25 @@ def test_the_inner_optimizer_does_not_step_without_noise(setup: Setup) -> None:
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"clipping": "per_layer", "max_grad_norm": [1.0]}, "DPPerLayerOptimizer: it clips every"),
-        (
-            {
-                "clipping": "adaptive",
-                "target_unclipped_quantile": 0.5,
-                "clipbound_learning_rate": 0.2,
-                "max_clipbound": 10.0,
-                "min_clipbound": 0.1,
-                "unclipped_num_std": 5.0,
-            },
-            "AdaClipDPOptimizer: it moves the clip norm",
-        ),
-        ({"grad_sample_mode": "ghost"}, "DPOptimizerFastGradientClipping: the model clips there"),
+        ({"clipping": "per_layer", "max_grad_norm": [1.0]}, "DPPerLayerOptimizer"),
+        (ADAPTIVE_CLIPPING, "AdaClipDPOptimizer"),
+        ({"grad_sample_mode": "ghost"}, "DPOptimizerFastGradientClipping"),
     ],
 )
-def test_optimizers_that_do_something_else_are_refused(settings: dict[str, Any], name: str) -> None:
+def test_optimizers_of_another_mechanism_are_rejected(settings: dict[str, Any], name: str) -> None:
     _, optimizer, loader = made_private(engine(), records(60), batch_size=10, **settings)
-    with pytest.raises(ValueError, match=f"optimizer must be a plain DPOptimizer, got {name}"):
+    with pytest.raises(TypeError, match=f"optimizer must be the DPOptimizer of .* got {name}"):
         NoiseSchedule(small_plan()).drive(optimizer, loader)
 
 
 def test_an_optimizer_is_opacus_and_driven_by_one(setup: Setup) -> None:
     schedule, _, optimizer, loader = setup
     other = NoiseSchedule(small_plan())
-    with pytest.raises(ValueError, match="optimizer must not be driven by another schedule"):
-        other.drive(optimizer, loader)
-    with pytest.raises(ValueError, match="optimizer must be the only one of its schedule"):
-        schedule.drive(optimizer, loader)
-    with pytest.raises(TypeError, match="make_private returned, got SGD"):
+    for one in (other, schedule):
+        with pytest.raises(ValueError, match="an optimizer has one schedule"):
+            one.drive(optimizer, loader)
+    with pytest.raises(TypeError, match="got SGD"):
         other.drive(optimizer.original_optimizer, loader)
-
-
-def test_half_a_batch_cannot_be_taken_over(setup: Setup) -> None:
-    schedule, model, optimizer, loader = setup
-    optimizer.signal_skip_step(do_skip=True)
-    backward(model, next(iter(loader)))
-    optimizer.step()
-    assert schedule.steps == 0
-    schedule.close()
-    with pytest.raises(ValueError, match="optimizer must be between two batches"):
-        NoiseSchedule(small_plan()).drive(optimizer, loader)
-
-
-def test_an_optimizer_with_nothing_to_train_is_refused() -> None:
-    model, optimizer, loader = made_private(engine(), records(60), batch_size=10)
-    model.requires_grad_(requires_grad=False)
-    with pytest.raises(ValueError, match="optimizer must have trainable parameters, got none"):
-        NoiseSchedule(small_plan()).drive(optimizer, loader)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +166,7 @@ def test_an_optimizer_with_nothing_to_train_is_refused() -> None:
         ({"batch_size": 11}, None, ""),
         ({"batch_size": 11, "drop_last": True}, ValueError, "probability 0.166667, got 0.2"),
         ({"batch_size": 10, "poisson_sampling": False}, TypeError, "got DataLoader with BatchS"),
-        ({"batch_size": 10, "rand_on_empty": True}, ValueError, "made with rand_on_empty=False"),
+        ({"batch_size": 10, "rand_on_empty": True}, ValueError, "must have rand_on_empty=False"),
     ],
 )
 def test_records_are_drawn_as_planned(
@@ -233,13 +191,13 @@ def test_a_rate_that_changes_on_the_way_is_refused(setup: Setup) -> None:
 
 
 def test_a_batch_size_that_does_not_divide_the_records_is_drawn_less_often() -> None:
-    """Opacus makes 11 steps of 105/10 and draws with 1/11; the plan paid for 10/105."""
+    """Opacus makes 11 steps of 105/10 and draws with 1/11; the plan is for 10/105."""
     torch.manual_seed(4)
     plan = small_plan(22, dataset_size=105)
     private_engine = engine()
     model, optimizer, loader = made_private(private_engine, records(105), batch_size=10)
     schedule = NoiseSchedule(plan)
-    with pytest.raises(ValueError, match="expected_batch_size must be 10 as planned, got 9: set"):
+    with pytest.raises(ValueError, match="expected_batch_size must be 10 as planned, got 9"):
         schedule.drive(optimizer, loader)
     optimizer.expected_batch_size = 10
     schedule.drive(optimizer, loader)
@@ -265,7 +223,7 @@ def test_plans_that_opacus_cannot_follow_are_refused() -> None:
         noise="filter",
         **sizes,
     )
-    with pytest.raises(TypeError, match="got a ReactivePlan: it needs to see every release"):
+    with pytest.raises(TypeError, match="got a ReactivePlan: it needs every release"):
         NoiseSchedule(reactive)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="plan must be a Plan, got 3"):
         NoiseSchedule(3)  # type: ignore[arg-type]
@@ -295,6 +253,63 @@ def test_microbatches_are_one_step_with_one_noise() -> None:
     scaled = np.array(energies) / plan.noise_multipliers**2
     assert ((low < scaled) & (scaled < high)).all()
     assert ((2 * scaled < low) | (2 * scaled > high)).all()
+
+
+def test_a_batch_is_not_for_two_steps() -> None:
+    torch.manual_seed(0)
+    schedule = NoiseSchedule(small_plan())
+    model, optimizer, loader = made_private(engine(), records(60), batch_size=10)
+    schedule.drive(optimizer, loader)
+    batch = next(iter(loader))
+    step(model, optimizer, batch)
+    with pytest.raises(StepError, match="a batch is for one step"):
+        step(model, optimizer, batch)
+    assert schedule.steps == 1
+
+
+def test_kept_batches_are_used_once() -> None:
+    torch.manual_seed(0)
+    schedule = NoiseSchedule(small_plan(12))
+    model, optimizer, loader = made_private(engine(), records(60), batch_size=10)
+    schedule.drive(optimizer, loader)
+    kept = list(loader)
+    for batch in kept:
+        step(model, optimizer, batch)
+    with pytest.raises(StepError, match="a batch is for one step"):
+        step(model, optimizer, kept[0])
+
+
+def test_a_batch_that_is_left_in_the_middle_is_not_joined_with_the_next() -> None:
+    torch.manual_seed(0)
+    schedule = NoiseSchedule(small_plan(60, dataset_size=60, batch_size=20))
+    model, optimizer, loader = made_private(engine(), records(60), batch_size=20)
+    schedule.drive(optimizer, loader)
+    settings = {"data_loader": loader, "max_physical_batch_size": 3, "optimizer": optimizer}
+    with BatchMemoryManager(**settings) as microbatches:
+        step(model, optimizer, next(iter(microbatches)))
+    with (
+        BatchMemoryManager(**settings) as microbatches,
+        pytest.raises(StepError, match="microbatches of two batches would be in one step"),
+    ):
+        next(iter(microbatches))
+    assert schedule.steps == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_microbatches_of_worker_processes_are_joined_by_batch() -> None:
+    torch.manual_seed(0)
+    schedule = NoiseSchedule(small_plan(3, dataset_size=60, batch_size=20))
+    model, optimizer, loader = made_private(engine(), records(60), batch_size=20, num_workers=1)
+    schedule.drive(optimizer, loader)
+    with BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=5, optimizer=optimizer
+    ) as microbatches:
+        number = 0
+        for batch in microbatches:
+            step(model, optimizer, batch)
+            number += 1
+    assert schedule.remaining == 0
+    assert number > 6
 
 
 def test_an_empty_draw_is_a_step_with_noise() -> None:
@@ -364,20 +379,6 @@ def test_a_run_goes_on_where_it_was(setup: Setup) -> None:
         NoiseSchedule(small_plan(7)).load_state_dict(state)
 
 
-def test_an_optimizer_that_is_let_go_is_opacus_own_again(setup: Setup) -> None:
-    schedule, model, optimizer, loader = setup
-    step(model, optimizer, next(iter(loader)))
-    schedule.close()
-    schedule.close()
-    for _ in range(10):
-        step(model, optimizer, next(iter(loader)))
-    assert schedule.steps == 1
-    assert optimizer.noise_multiplier == 1.75
-    schedule.drive(optimizer, loader)
-    step(model, optimizer, next(iter(loader)))
-    assert schedule.remaining == 4
-
-
 def test_a_loader_of_ones_own_is_taken_if_it_draws_as_planned() -> None:
     data = records(60)
     _, optimizer, _ = made_private(engine(), data, batch_size=10)
@@ -397,8 +398,3 @@ def test_bridges_are_imported_by_their_own_names_only() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "set()"
     assert "dither.integrations.opacus needs Opacus 1.6 or newer: pip install" in ran.stderr
-
-
-def test_importing_twice_is_no_harm() -> None:
-    importlib.reload(importlib.import_module("dither.integrations.opacus"))
-    assert engine("dither").accountant.mechanism() == "dither"

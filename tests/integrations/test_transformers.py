@@ -26,10 +26,10 @@ from transformers import (
 import dither
 from dither.clipping import FallbackWarning, clipped_sum
 from dither.integrations.transformers import (
-    IGNORED,
+    IGNORE_INDEX,
     causal_losses,
     classification_losses,
-    padded,
+    pad_documents,
     prepare,
 )
 
@@ -115,14 +115,16 @@ def documents(count: int, seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     words = torch.randint(1, WORDS, (count, LENGTH), generator=generator)
     lengths = torch.randint(2, LENGTH + 1, (count,), generator=generator)
-    return padded([w[:n].tolist() for w, n in zip(words, lengths, strict=True)], length=LENGTH)
+    return pad_documents(
+        [w[:n].tolist() for w, n in zip(words, lengths, strict=True)], length=LENGTH
+    )
 
 
 def data(name: str, count: int) -> tuple[dict[str, Tensor], Tensor, Any]:
     inputs = documents(count)
     if name in ("bert", "distilbert"):
         return inputs, torch.arange(count) % 3, classification_losses
-    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORE_INDEX)
     return inputs, labels, causal_losses
 
 
@@ -209,8 +211,8 @@ def test_a_document_s_loss_is_its_own() -> None:
 
 def test_a_document_without_a_next_token_counts_for_nothing() -> None:
     model = made("gpt2", "full")
-    inputs = padded([[5], [3, 4, 5]], length=LENGTH)
-    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
+    inputs = pad_documents([[5], [3, 4, 5]], length=LENGTH)
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORE_INDEX)
     total = clipped_sum(model, causal_losses, inputs, labels, clip_norm=1.0)
     assert float(total.norms[0]) == 0.0 < float(total.norms[1])
 
@@ -262,7 +264,7 @@ def test_train_takes_named_inputs_and_dropout(name: str) -> None:
 
 def over_all_tokens(outputs: Any, labels: Tensor) -> Tensor:
     """Divides by a number that every document of the batch is part of, as transformers does."""
-    wanted = (labels[:, 1:] != IGNORED).sum()
+    wanted = (labels[:, 1:] != IGNORE_INDEX).sum()
     return causal_losses(outputs, labels, reduction="sum") * len(labels) / wanted
 
 
@@ -282,7 +284,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="attn_implementation"):
         prepare(model)
     with pytest.raises(ValueError, match="length must be"):
-        padded([[1]], length=0)
+        pad_documents([[1]], length=0)
     with pytest.raises(ValueError, match="reduction must be"):
         causal_losses(None, torch.zeros(1, 2), reduction="none")
 
@@ -315,7 +317,7 @@ def test_scalar_losses_are_refused() -> None:
 
     def mean_over_tokens(model: Any, batch: Any, wanted: Tensor) -> Tensor:
         logits = model(**batch).logits[:, :-1].transpose(1, 2)
-        return nn.functional.cross_entropy(logits, wanted[:, 1:], ignore_index=IGNORED)
+        return nn.functional.cross_entropy(logits, wanted[:, 1:], ignore_index=IGNORE_INDEX)
 
     message = "compute one loss per record from its logits"
     with pytest.raises(ValueError, match=message):
@@ -354,10 +356,10 @@ def test_losses_of_the_wrong_kind() -> None:
         classification_losses(written, targets)
     with pytest.raises(TypeError, match="causal_losses is for language models, got none"):
         classification_losses(classified.logits, targets)
-    with pytest.raises(TypeError, match="labels must be whole numbers"):
+    with pytest.raises(TypeError, match="labels must be integers"):
         classification_losses(classified, targets.float())
     with pytest.raises(TypeError, match="documents must be lists of token ids, got a text"):
-        padded(["a text"], length=3)  # type: ignore[list-item]
+        pad_documents(["a text"], length=3)  # type: ignore[list-item]
     with pytest.raises(TypeError, match="model must be a Module, got None"):
         prepare(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="got a name for SequenceClassifierOutput"):
