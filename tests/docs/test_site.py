@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from importlib import import_module
+from inspect import ismodule
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -148,7 +149,7 @@ def test_there_is_a_dark_palette_and_a_light_one(site: Path) -> None:
 
 def test_public_names_are_in_the_reference(site: Path) -> None:
     anchors = set().union(*(read(page).names for page in (site / "reference").glob("*.html")))
-    packages = [name for name in dither.__all__ if name.islower() and name not in dither._HOMES]
+    packages = [name for name in dither.__all__ if ismodule(getattr(dither, name))]
     checked = 0
     for package in packages:
         text = (DOCS / f"reference/{package}.md").read_text(encoding="utf-8")
@@ -158,3 +159,6 @@ def test_public_names_are_in_the_reference(site: Path) -> None:
             assert places & anchors or f"`{name}`" in text, f"dither.{package}.{name}"
             checked += 1
     assert checked > 100
+    text = (DOCS / "reference/dither.md").read_text(encoding="utf-8")
+    for name in {*dither.__all__} - {*packages}:
+        assert f"dither.{name}" in text or f"dither.types.{name}" in text
