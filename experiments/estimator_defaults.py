@@ -38,7 +38,7 @@ from dither.data import load
 from dither.estimators import PrivateLinearRegression, PrivateLogisticRegression, defaults
 from dither.reports import save_figure
 from dither.schedules import Linear, PiecewiseConstant
-from dither.training import residuals, train_linear
+from dither.training import linear, train_linear
 
 RECORDS = Path(__file__).parent / "records"
 RUNS, RESULT = RECORDS / "estimator_defaults.jsonl", RECORDS / "estimator_defaults.json"
@@ -203,9 +203,11 @@ def unstandardized(
     middle = sum(given.get("target_bounds", (0.0, 2.0))) / 2.0
     half = max(given.get("target_bounds", (0.0, 2.0))) - middle
     if "target_bounds" in given:
-        loss = residuals.squared_residuals(((y - middle) / half)[:, None])
+        loss = linear.squared_logit_gradients(((y - middle) / half)[:, None])
     else:
-        loss = (residuals.logistic_residuals if outputs == 1 else residuals.softmax_residuals)(y)
+        loss = (
+            linear.logistic_logit_gradients if outputs == 1 else linear.softmax_logit_gradients
+        )(y)
     model = train_linear(
         inputs, loss, plan, outputs=outputs, seed=given["random_state"]
     ).model  # fmt: skip

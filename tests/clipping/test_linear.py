@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from dither.clipping import clipped_sum
 from dither.clipping.linear import DenseRows, LogitGradients, SparseRows, linear_clipped_sum
-from dither.training import residuals as by_score
+from dither.training import linear as by_score
 
 RECORDS, COLUMNS = 300, 7
 
@@ -40,19 +40,19 @@ def half_squares(scores: Tensor, values: Tensor) -> Tensor:
 
 
 def targets(kind: str) -> tuple[int, Tensor, LogitGradients, Callable[[Tensor, Tensor], Tensor]]:
-    """Return outputs, targets, the residuals that are tested, and the loss for autograd."""
+    """Return outputs, targets, the logit_gradients that are tested, and the loss for autograd."""
     rng = np.random.default_rng(5)
     if kind == "softmax":
         y = rng.integers(4, size=RECORDS)
-        return 4, torch.from_numpy(y), by_score.softmax_residuals(y), cross_entropy
+        return 4, torch.from_numpy(y), by_score.softmax_logit_gradients(y), cross_entropy
     if kind == "logistic":
         y = rng.integers(2, size=RECORDS)
-        return 1, torch.from_numpy(y), by_score.logistic_residuals(y), logistic
+        return 1, torch.from_numpy(y), by_score.logistic_logit_gradients(y), logistic
     if kind == "hinge":
         signs = rng.choice([-1.0, 1.0], size=(RECORDS, 3))
-        return 3, torch.from_numpy(signs), by_score.hinge_residuals(signs), hinge
+        return 3, torch.from_numpy(signs), by_score.hinge_logit_gradients(signs), hinge
     values = rng.normal(size=(RECORDS, 2))
-    return 2, torch.from_numpy(values), by_score.squared_residuals(values), half_squares
+    return 2, torch.from_numpy(values), by_score.squared_logit_gradients(values), half_squares
 
 
 def records() -> Tensor:
@@ -64,7 +64,7 @@ def records() -> Tensor:
 @pytest.mark.parametrize("kind", ["softmax", "logistic", "hinge", "squares"])
 @pytest.mark.parametrize("clip_norm", [0.1, 3.0, 1e9])
 def test_equals_the_reference(kind: str, clip_norm: float) -> None:
-    outputs, y, residuals, loss = targets(kind)
+    outputs, y, logit_gradients, loss = targets(kind)
     x = records()
     model = nn.Linear(COLUMNS, outputs, bias=False).double()
     truth = clipped_sum(model, loss, x, y, clip_norm=clip_norm, engine="reference")
@@ -75,19 +75,19 @@ def test_equals_the_reference(kind: str, clip_norm: float) -> None:
         truth = clipped_sum(model, loss, x[some], y[some], clip_norm=clip_norm, engine="reference")
         scale = float(truth.gradients["weight"].abs().max())
         for rows in (DenseRows(x), SparseRows(sparse.csr_array(x.numpy()))):
-            found = linear_clipped_sum(rows, weight, residuals, chosen, clip_norm)
+            found = linear_clipped_sum(rows, weight, logit_gradients, chosen, clip_norm)
             difference = found.gradients["weight"].T - truth.gradients["weight"]
             assert float(difference.abs().max()) <= 1e-10 * max(1.0, scale)
             assert torch.allclose(found.norms, truth.norms, rtol=1e-10, atol=1e-12)
 
 
 def test_the_comparison_finds_gradients_that_are_not_clipped() -> None:
-    outputs, y, residuals, loss = targets("softmax")
+    outputs, y, logit_gradients, loss = targets("softmax")
     x = records()
     model = nn.Linear(COLUMNS, outputs, bias=False).double()
     truth = clipped_sum(model, loss, x, y, clip_norm=0.1, engine="reference")
     every = np.arange(RECORDS)
-    loose = linear_clipped_sum(DenseRows(x), model.weight.detach().T, residuals, every, 0.11)
+    loose = linear_clipped_sum(DenseRows(x), model.weight.detach().T, logit_gradients, every, 0.11)
     assert float((loose.gradients["weight"].T - truth.gradients["weight"]).abs().max()) > 1e-3
 
 
@@ -100,8 +100,8 @@ def test_no_record_adds_more_than_the_clip_norm(
     weight = torch.ones(COLUMNS, 3, dtype=dtype)
 
     def total(chosen: Any) -> Tensor:
-        residuals = by_score.softmax_residuals(y)
-        found = linear_clipped_sum(DenseRows(x), weight, residuals, chosen, clip_norm)
+        logit_gradients = by_score.softmax_logit_gradients(y)
+        found = linear_clipped_sum(DenseRows(x), weight, logit_gradients, chosen, clip_norm)
         return found.gradients["weight"]
 
     change = total(np.arange(10)) - total(np.delete(np.arange(10), record))
@@ -116,26 +116,29 @@ def test_one_bad_record_leaves_the_others_alone(bad: float) -> None:
     y = np.arange(20) % 2
     weight = torch.randn(3, 1)
     good = np.delete(np.arange(20), 7)
-    residuals = by_score.logistic_residuals(y)
-    alone = linear_clipped_sum(DenseRows(x), weight, residuals, good, 0.5).gradients["weight"]
+    logit_gradients = by_score.logistic_logit_gradients(y)
+    alone = linear_clipped_sum(DenseRows(x), weight, logit_gradients, good, 0.5).gradients["weight"]
     for rows in (DenseRows(x), SparseRows(sparse.csr_array(x.numpy()))):
-        found = linear_clipped_sum(rows, weight, residuals, np.arange(20), 0.5)
+        found = linear_clipped_sum(rows, weight, logit_gradients, np.arange(20), 0.5)
         assert torch.isfinite(found.gradients["weight"]).all()
         assert float((found.gradients["weight"] - alone).norm()) <= 0.5 * (1.0 + 1e-5)
 
 
 def test_an_empty_draw_is_zero() -> None:
     rows = DenseRows(torch.randn(5, 3))
-    residuals = by_score.squared_residuals(np.zeros((5, 1)))
-    none = linear_clipped_sum(rows, torch.ones(3, 1), residuals, np.zeros(0, np.int64), 1.0)
+    logit_gradients = by_score.squared_logit_gradients(np.zeros((5, 1)))
+    none = linear_clipped_sum(rows, torch.ones(3, 1), logit_gradients, np.zeros(0, np.int64), 1.0)
     assert none.gradients["weight"].shape == (3, 1)
     assert not none.gradients["weight"].any()
 
 
 def test_many_microbatches_are_one_sum() -> None:
     x, y = torch.randn(10_000, 3, dtype=torch.float64), np.zeros((10_000, 1))
-    residuals, weight = by_score.squared_residuals(y), torch.ones(3, 1, dtype=torch.float64)
-    found = linear_clipped_sum(DenseRows(x), weight, residuals, np.arange(10_000), 1e9)
+    logit_gradients, weight = (
+        by_score.squared_logit_gradients(y),
+        torch.ones(3, 1, dtype=torch.float64),
+    )
+    found = linear_clipped_sum(DenseRows(x), weight, logit_gradients, np.arange(10_000), 1e9)
     assert torch.allclose(found.gradients["weight"], x.T @ (x @ weight), rtol=1e-11)
 
 
@@ -151,6 +154,6 @@ def test_squares_that_vanish_in_single_precision_are_not_missed(tiny: float) -> 
 
 def test_norms_of_a_million_columns_do_not_stagnate() -> None:
     rows = DenseRows(torch.full((1, 10**6), 0.1))
-    residuals = by_score.squared_residuals(np.ones((1, 1)))
-    found = linear_clipped_sum(rows, torch.zeros(10**6, 1), residuals, np.arange(1), 1.0)
+    logit_gradients = by_score.squared_logit_gradients(np.ones((1, 1)))
+    found = linear_clipped_sum(rows, torch.zeros(10**6, 1), logit_gradients, np.arange(1), 1.0)
     assert float(found.gradients["weight"].norm()) <= 1.0 + 1e-5

@@ -229,6 +229,6 @@ def test_a_group_that_comes_later_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     model = torch.nn.Linear(3, 2)
     data = torch.randn(20, 3), torch.zeros(20, dtype=torch.int64)
     private = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, data)
-    monkeypatch.setattr("dither.training.ranks.rank_and_size", lambda: (0, 2))
+    monkeypatch.setattr("dither.training.distributed.rank_and_size", lambda: (0, 2))
     with pytest.raises(dither.training.StepError, match="call init_process_group first"):
         cases.go(private)

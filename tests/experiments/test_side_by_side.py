@@ -10,7 +10,7 @@ from experiments.reproduction.side_by_side import train_side_by_side
 
 import dither
 from dither.schedules import AdaGradNorm, InverseSqrt, UnsafeRawAdaGradNorm
-from dither.training import softmax_residuals, train_linear
+from dither.training import softmax_logit_gradients, train_linear
 
 N, M, T, CLASSES = 400, 40, 60, 3
 SIZES: dict[str, Any] = {"dataset_size": N, "batch_size": M, "delta": 1e-5}
@@ -51,7 +51,7 @@ def test_together_they_are_what_each_is_alone(features: Features) -> None:
     for plan, head in zip(plans(), together, strict=True):
         alone = train_linear(
             features.train,
-            softmax_residuals(features.train_targets.numpy()),
+            softmax_logit_gradients(features.train_targets.numpy()),
             plan,
             outputs=CLASSES,
             constant=1.0,

@@ -43,7 +43,7 @@ def setup() -> Setup:
 
 def test_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _, optimizer, loader = made_private(engine(), records(60), batch_size=10)
-    monkeypatch.setattr("dither.training.agreement.rank_and_size", lambda: (0, 2))
+    monkeypatch.setattr("dither.training.distributed.rank_and_size", lambda: (0, 2))
     with pytest.raises(ValueError, match="NoiseSchedule is for one process, got a process group"):
         NoiseSchedule(small_plan()).drive(optimizer, loader)
 

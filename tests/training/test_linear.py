@@ -16,8 +16,7 @@ from dither.clipping.linear import DenseRows
 from dither.ledger import Ledger
 from dither.progress import Progress
 from dither.schedules import AdaGradNorm, Linear
-from dither.training.linear import _mean_of, _moments, _Run, train_linear
-from dither.training.residuals import squared_residuals
+from dither.training.linear import _mean_of, _moments, _Steps, squared_logit_gradients, train_linear
 
 N = 50
 
@@ -35,7 +34,9 @@ def test_without_noise_and_clipping_it_is_descent_with_momentum_and_a_mean() -> 
     x = torch.randn(N, 3, dtype=torch.float64)
     y = np.random.default_rng(0).normal(size=(N, 1))
     plan = noiseless(8)
-    result = train_linear(x, squared_residuals(y), plan, outputs=1, momentum=0.6, constant=0.7)
+    result = train_linear(
+        x, squared_logit_gradients(y), plan, outputs=1, momentum=0.6, constant=0.7
+    )
     columns = np.hstack([x.numpy(), np.full((N, 1), 0.7)])
     weight, velocity, iterates = np.zeros((4, 1)), np.zeros((4, 1)), []
     for eta in plan.stepsizes:
@@ -53,13 +54,13 @@ def test_standardized_training_is_training_on_standardized_records() -> None:
     x = torch.rand(N, 3, dtype=torch.float64) * 0.4 + 0.3
     y = np.random.default_rng(0).normal(size=(N, 1))
     plan = noiseless(6)
-    found = train_linear(x, squared_residuals(y), plan, outputs=1, standardizing=3).model(x)
+    found = train_linear(x, squared_logit_gradients(y), plan, outputs=1, standardizing=3).model(x)
     centred = x - x.mean(0)
     scaled = centred / float(centred.square().sum(1).mean().sqrt())
     # Half of six steps are averaged there, and here all three: after each, one more.
     three = [
         train_linear(
-            scaled, squared_residuals(y), noiseless(k, stepsizes=plan.stepsizes[3 : 3 + k]),
+            scaled, squared_logit_gradients(y), noiseless(k, stepsizes=plan.stepsizes[3 : 3 + k]),
             outputs=1,
         ).model(scaled)
         for k in (1, 2, 3)
@@ -68,12 +69,12 @@ def test_standardized_training_is_training_on_standardized_records() -> None:
     assert torch.allclose(found, (three[0] + three[1] + last) / 3.0, rtol=1e-9)
 
 
-def first_steps(steps: int, noise: float, seed: int) -> _Run:
+def first_steps(steps: int, noise: float, seed: int) -> _Steps:
     """Return a run that is about to release means."""
     plan = Plan.from_noise_multipliers(
         [noise] * (steps + 1), delta=1e-3, dataset_size=N, batch_size=N
     )
-    return _Run(plan, N, seed, None, Progress("training", 1, shown=False))
+    return _Steps(plan, N, seed, None, Progress("training", 1, shown=False))
 
 
 def moments(steps: int, noise: float, features: Any, seed: int) -> tuple[Tensor, float]:
@@ -134,9 +135,11 @@ def test_batches_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     real = dither.clipping.linear.linear_clipped_sum
 
-    def counted(rows: Any, weight: Any, residuals: Any, records: Any, clip_norm: float) -> Any:
+    def counted(
+        rows: Any, weight: Any, logit_gradients: Any, records: Any, clip_norm: float
+    ) -> Any:
         sizes.append(len(records))
-        return real(rows, weight, residuals, records, clip_norm)
+        return real(rows, weight, logit_gradients, records, clip_norm)
 
     monkeypatch.setattr("dither.training.linear.linear_clipped_sum", counted)
     plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=1000, batch_size=100, steps=20)
@@ -221,7 +224,7 @@ def test_averages_and_measurements_are_those_of_the_iterates() -> None:
         # Step sizes that do not know how many steps there are: shorter runs are beginnings.
         plan = noiseless(steps, stepsizes=[0.3] * steps)
         how = {**given, "averaging": averaging, "every": every}
-        return train_linear(x, squared_residuals(y), plan, **how)
+        return train_linear(x, squared_logit_gradients(y), plan, **how)
 
     def weight(result: dither.training.TrainResult) -> Tensor:
         return next(result.model.parameters()).detach()

@@ -11,7 +11,7 @@ from torch import Tensor
 from dither.ledger import Ledger
 from dither.release import ReleaseFacts, release
 from dither.training import Private, StepError
-from dither.training.ranks import Ranks
+from dither.training.distributed import Ranks
 
 
 def begun(**settings: Any) -> Private:

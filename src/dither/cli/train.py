@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from dither.training.ranks import Ranks
+    from dither.training.distributed import Ranks
 
     ranks = Ranks()
     # Rank 0 alone reads and writes the run directory.

@@ -16,7 +16,7 @@ from dither.clipping.linear import LogitGradients
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
 from dither.estimators.bounds import FeatureScaling, encode_classes, feature_scaling, target_scaling
 from dither.estimators.leaks import Leaks, check_scaling
-from dither.training import residuals as by_score
+from dither.training import linear as by_score
 from dither.training.linear import train_linear
 from dither.types import FloatArray
 
@@ -41,7 +41,7 @@ class _Linear(PrivateEstimator):
         scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)
         return np.asarray(scores + self.intercept_)
 
-    def _train(self, X: Any, residuals: LogitGradients, outputs: int, leaks: Leaks) -> None:
+    def _train(self, X: Any, logit_gradients: LogitGradients, outputs: int, leaks: Leaks) -> None:
         scaling = feature_scaling(
             X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH,
             names=getattr(self, "feature_names_in_", None),
@@ -53,7 +53,7 @@ class _Linear(PrivateEstimator):
         features = scaling.scale(X)
         result = train_linear(
             torch.from_numpy(features) if isinstance(X, np.ndarray) else features,
-            residuals,
+            logit_gradients,
             plan,
             outputs=outputs,
             standardizing=self._standardizing_steps(chosen),
@@ -178,8 +178,8 @@ class PrivateLogisticRegression(_LinearClassifier):
 
     def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> LogitGradients:
         if outputs == 1:
-            return by_score.logistic_residuals(numbers)
-        return by_score.softmax_residuals(numbers)
+            return by_score.logistic_logit_gradients(numbers)
+        return by_score.softmax_logit_gradients(numbers)
 
 
 class PrivateSVC(_LinearClassifier):
@@ -199,8 +199,8 @@ class PrivateSVC(_LinearClassifier):
 
     def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> LogitGradients:
         if outputs == 1:
-            return by_score.hinge_residuals(np.where(numbers == 1, 1.0, -1.0)[:, None])
-        return by_score.hinge_residuals(np.where(np.eye(outputs)[numbers] == 1.0, 1.0, -1.0))
+            return by_score.hinge_logit_gradients(np.where(numbers == 1, 1.0, -1.0)[:, None])
+        return by_score.hinge_logit_gradients(np.where(np.eye(outputs)[numbers] == 1.0, 1.0, -1.0))
 
 
 class PrivateLinearRegression(RegressorBase, _Linear):
@@ -237,7 +237,7 @@ class PrivateLinearRegression(RegressorBase, _Linear):
         leaks = Leaks()
         X, y = self._validate_records(X, y)
         targets = target_scaling(y, self.target_bounds, leaks)
-        self._train(X, by_score.squared_residuals(targets.scale(y)[:, None]), 1, leaks)
+        self._train(X, by_score.squared_logit_gradients(targets.scale(y)[:, None]), 1, leaks)
         self.coef_ = self.coef_[0] * targets.half_range
         self.intercept_ = float(targets.center + targets.half_range * self.intercept_[0])
         return self

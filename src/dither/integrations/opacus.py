@@ -35,7 +35,7 @@ from dither import validate
 from dither.accounting import epsilon, pld
 from dither.planning import Plan, ReactivePlan
 from dither.training import StepError
-from dither.training.agreement import check_single_process
+from dither.training.distributed import check_single_process
 from dither.types import PrivacyBound
 from dither.validate import InvalidTypeError, InvalidValueError
 

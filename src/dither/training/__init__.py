@@ -1,20 +1,20 @@
 """Private training: a loop of one's own with `make_private`, or one call of `train`."""
 
-from dither.training.agreement import Shard
+from dither.training.distributed import Shard
 from dither.training.errors import RankLostError, StepError
 from dither.training.evaluation import Public
 from dither.training.history import Row
-from dither.training.linear import train_linear
+from dither.training.linear import (
+    hinge_logit_gradients,
+    logistic_logit_gradients,
+    softmax_logit_gradients,
+    squared_logit_gradients,
+    train_linear,
+)
 from dither.training.loop import TrainResult, train
 from dither.training.make_private import make_private
 from dither.training.models import MODELS
 from dither.training.private import Private
-from dither.training.residuals import (
-    hinge_residuals,
-    logistic_residuals,
-    softmax_residuals,
-    squared_residuals,
-)
 from dither.training.run_directory import Run
 
 __all__ = [
@@ -27,11 +27,11 @@ __all__ = [
     "Shard",
     "StepError",
     "TrainResult",
-    "hinge_residuals",
-    "logistic_residuals",
+    "hinge_logit_gradients",
+    "logistic_logit_gradients",
     "make_private",
-    "softmax_residuals",
-    "squared_residuals",
+    "softmax_logit_gradients",
+    "squared_logit_gradients",
     "train",
     "train_linear",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dither.clipping.batch import Loss, forward, map_tensors, tensors
-from dither.training.agreement import Shard
+from dither.training.distributed import Shard
 from dither.training.records import records_of
 from dither.validate import InvalidTypeError, InvalidValueError
 

@@ -1,10 +1,10 @@
-"""Private training of linear models by the direct path: a step is about two matrix products.
+"""Private training of linear models without autograd: a step is about two matrix products.
 
-The first steps of a plan may release, instead of gradients, the mean of the records and of their
-squared norms. A step is a clipped sum with noise, whatever is summed, so they cost what the plan
-says. Training then takes the mean off every record and divides by the typical norm: what all
-records have in common no longer fills the norms of their gradients, the intercept need not undo it,
-and bounds that are wider than the data do no harm.
+The first steps of a plan may release the mean of the records and of their squared norms instead of
+gradients. A step is a clipped sum with noise, whatever is summed, so they cost what was planned.
+Training then subtracts the mean from every record and divides by the typical norm. What all records
+have in common no longer fills the norms of their gradients, and bounds that are wider than the data
+do no harm.
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
@@ -27,8 +28,8 @@ from dither.progress import Progress
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import sampler_for
-from dither.training.agreement import check_single_process
 from dither.training.averaging import AVERAGINGS, Averaging, Last
+from dither.training.distributed import check_single_process
 from dither.training.evaluation import Public, checked_public, measure
 from dither.training.history import History, Row
 from dither.training.loop import TrainResult
@@ -41,7 +42,7 @@ _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
 
 def train_linear(
     features: Tensor | Any,
-    residuals: LogitGradients,
+    logit_gradients: LogitGradients,
     plan: Plan | ReactivePlan,
     *,
     outputs: int,
@@ -58,28 +59,29 @@ def train_linear(
 ) -> TrainResult:
     """Train a linear model from zero.
 
-    Guarantees: those of `make_private`, if the residuals treat every row by itself. Every step
-    draws its own records, is paid for before it is released, and releases nothing but a clipped sum
-    with the plan's noise.
+    Guarantees: those of `make_private`, if ``logit_gradients`` treats every row by itself. Every
+    step draws its own records, is charged before its release, and releases nothing but a clipped
+    sum with the plan's noise.
 
     Args:
         features: records × columns, a tensor or a SciPy CSR matrix, float32 or float64; for
             ``standardizing``, in units in which records are at most 2 long.
-        residuals: derivatives of the loss by the scores, as `linear_clipped_sum` takes them.
+        logit_gradients: the derivative of the loss with respect to the scores, as
+            `linear_clipped_sum` takes it; `softmax_logit_gradients` and others make it.
         plan: from `dither.plan`.
-        outputs: how many scores a record has.
-        constant: the value of one more column, whose weight makes the intercept.
+        outputs: the number of scores per record.
+        constant: the value of one more column, whose weight gives the intercept.
         standardizing: how many of the first steps release means, for a fixed plan. Sparse records
             stay sparse: they are only divided by their typical norm.
-        momentum: the share of the last change that is in the next.
+        momentum: the weight of the previous update in the next.
         averaging: "tail" for the mean of the iterates of the second half, "ema" for an exponential
             average, None for the last iterate.
         evaluate: `Public` data to measure on, features as they are given here, or None.
-        every: measure after every so many steps that train, and after the last.
-        loss: of what is measured, as `train` takes it; what is trained for is in the residuals.
+        every: steps between two measurements; the last step is always measured.
+        loss: the loss to measure, as `train` takes it.
         seed: as `make_private` takes it.
         ledger: as `make_private` takes it.
-        progress: whether a terminal shows a bar.
+        progress: whether to show a progress bar.
 
     Returns:
         A `TrainResult` whose model is a `torch.nn.Linear` for the features as they were given.
@@ -106,17 +108,17 @@ def train_linear(
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
     model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), History(None)
     if measured is not None:
-        _try(model, measured, criterion)
+        _check_public(model, measured, criterion)
     with Progress("training", plan.steps, shown=progress) as bar:
-        run = _Run(plan, features.shape[0], seed, ledger, bar)
+        run = _Steps(plan, features.shape[0], seed, ledger, bar)
         try:
             mean, scale = _moments(features, run, standardizing)
             rows = _rows(features, mean, scale, constant)
-            for weight in _descent(rows, outputs, dtype, residuals, run, momentum, average):
+            for weight in _descent(rows, outputs, dtype, logit_gradients, run, momentum, average):
                 is_last = run.state.noise_multiplier is None
                 if not is_last and (measured is None or run.state.steps % every):
                     continue
-                _put(weight, model, mean, scale, constant)
+                _set_weights(weight, model, mean, scale, constant)
                 metrics = {} if measured is None else measure(model, measured, criterion)
                 cost = run.state.bound().epsilon
                 row = Row(run.state.steps, cost, run.stepsize, run.noise_multiplier, metrics)
@@ -127,8 +129,8 @@ def train_linear(
     return TrainResult(model, plan, bound, run.state.steps, tuple(history.rows), seed)
 
 
-def _try(model: nn.Linear, public: Public, loss: Loss) -> None:
-    """Measure once before anything is spent: data that do not fit are found in time."""
+def _check_public(model: nn.Linear, public: Public, loss: Loss) -> None:
+    """Measure once before anything is spent, to find data that do not fit."""
     try:
         measure(model, public, loss)
     except (RuntimeError, IndexError) as problem:
@@ -139,14 +141,16 @@ def _try(model: nn.Linear, public: Public, loss: Loss) -> None:
 
 
 @torch.no_grad()
-def _put(weight: Tensor, model: nn.Linear, mean: Tensor, scale: float, constant: float) -> None:
-    """Give a model the weights of standardized records, for records as they are."""
+def _set_weights(
+    weight: Tensor, model: nn.Linear, mean: Tensor, scale: float, constant: float
+) -> None:
+    """Set a model's weights, for records that are not standardized."""
     model.weight.copy_(weight[:-1].T / scale)
     model.bias.copy_(constant * weight[-1] - model.weight @ mean.to(weight.dtype))
 
 
-class _Run:
-    """A plan on its way: draws, pays, sums and releases, step by step."""
+class _Steps:
+    """The steps of a plan: draws, charges, sums and releases each."""
 
     def __init__(
         self,
@@ -163,7 +167,7 @@ class _Run:
         self.noise_multiplier = self.stepsize = float("nan")
 
     def release(
-        self, rows: Rows, weight: Tensor, residuals: LogitGradients, clip_norm: float
+        self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients, clip_norm: float
     ) -> Tensor:
         """Return what the next step releases; `stepsize` is then the step's."""
         t, z = self.state.steps, self.state.noise_multiplier
@@ -171,7 +175,7 @@ class _Run:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
         self.account.begin(t, z)
         records = self._sampler.draw(len(rows), self._source.stream("sampling", t))
-        clipped = linear_clipped_sum(rows, weight, residuals, records, clip_norm)
+        clipped = linear_clipped_sum(rows, weight, logit_gradients, records, clip_norm)
         self.account.finish(t, z)
         self.state.spend()
         m = self.plan.batch_size
@@ -191,11 +195,11 @@ class _Run:
         return released.gradients["weight"]
 
 
-def _moments(features: Any, run: _Run, steps: int) -> tuple[Tensor, float]:
+def _moments(features: Any, run: _Steps, steps: int) -> tuple[Tensor, float]:
     """Return the mean of the records and the root mean square of their distance from it.
 
-    Both as the first steps release them: of a record x the vector (x, ‖x‖²/4), which is at most √5
-    long for ‖x‖ ≤ 2, or for sparse records its last entry alone.
+    Both are released by the first steps: of a record x the vector (x, ‖x‖²/4), whose norm is at
+    most √5 for ‖x‖ ≤ 2, or for sparse records its last entry alone.
     """
     is_dense, d = isinstance(features, Tensor), features.shape[1]
     mean = torch.zeros(d, dtype=torch.float64)
@@ -221,7 +225,7 @@ def _moments(features: Any, run: _Run, steps: int) -> tuple[Tensor, float]:
     return mean, math.sqrt(min(max(trust * found + (1.0 - trust) * _SPREAD, _LEAST_SPREAD), 4.0))
 
 
-def _mean_of(rows: DenseRows, run: _Run, steps: int) -> tuple[Tensor, float]:
+def _mean_of(rows: DenseRows, run: _Steps, steps: int) -> tuple[Tensor, float]:
     """Return the mean of rows as some steps release it, and the noise in each coordinate."""
     mean, total = torch.zeros(rows.columns, dtype=torch.float64), 0.0
     start, longest = torch.zeros(rows.columns, 1, dtype=rows.values.dtype), math.sqrt(5.0)
@@ -250,8 +254,8 @@ def _descent(
     rows: Rows,
     outputs: int,
     dtype: torch.dtype,
-    residuals: LogitGradients,
-    run: _Run,
+    logit_gradients: LogitGradients,
+    run: _Steps,
     momentum: float,
     how: Averaging,
 ) -> Iterator[Tensor]:
@@ -259,8 +263,65 @@ def _descent(
     weight = torch.zeros(rows.columns, outputs, dtype=dtype)
     velocity, average = torch.zeros_like(weight), weight.clone()
     while run.state.noise_multiplier is not None:
-        released = run.release(rows, weight, residuals, run.plan.clip_norm)
+        released = run.release(rows, weight, logit_gradients, run.plan.clip_norm)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
         weight -= run.stepsize * velocity
         average.lerp_(weight, how.share(run.state.steps, run.plan.steps))
         yield average
+
+
+def softmax_logit_gradients(classes: NDArray[np.int64]) -> LogitGradients:
+    """Return the gradient of the cross-entropy of classes 0 … k−1, with one score per class.
+
+    Example:
+        >>> softmax_logit_gradients(np.array([0]))(torch.zeros(1, 2), np.array([0]))
+        tensor([[-0.5000,  0.5000]])
+    """
+    targets = torch.from_numpy(classes)
+
+    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
+        r = torch.softmax(scores, dim=1)
+        r[torch.arange(len(r)), targets[torch.from_numpy(records)]] -= 1.0
+        return r
+
+    return gradients
+
+
+def logistic_logit_gradients(classes: NDArray[np.int64]) -> LogitGradients:
+    """Return the gradient of the cross-entropy of two classes, 0 and 1, with one logit.
+
+    Example:
+        >>> logistic_logit_gradients(np.array([1]))(torch.zeros(1, 1), np.array([0]))
+        tensor([[-0.5000]])
+    """
+    targets = torch.from_numpy(classes)[:, None]
+    return lambda scores, records: torch.sigmoid(scores) - targets[torch.from_numpy(records)]
+
+
+def hinge_logit_gradients(signs: NDArray[np.float64]) -> LogitGradients:
+    """Return the gradient of the smoothed hinge loss of targets ±1, one per score.
+
+    The loss of a margin u is 0 above 3⁄2, 1 − u below ½, and (3⁄2 − u)²/2 between.
+
+    Example:
+        >>> hinge_logit_gradients(np.array([[1.0]]))(torch.zeros(1, 1), np.array([0]))
+        tensor([[-1.]])
+    """
+    targets = torch.from_numpy(signs)
+
+    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
+        y = targets[torch.from_numpy(records)].to(scores.dtype)
+        return (1.5 - y * scores).clamp_(0.0, 1.0).mul_(-y)
+
+    return gradients
+
+
+def squared_logit_gradients(values: NDArray[np.float64]) -> LogitGradients:
+    """Return the gradient of half the squared difference to targets, records × outputs.
+
+    Example:
+        >>> squared_logit_gradients(np.array([[1.0]]))(torch.zeros(1, 1), np.array([0]))
+        tensor([[-1.]])
+    """
+    targets = torch.from_numpy(values)
+    return lambda scores, records: scores - targets[torch.from_numpy(records)].to(scores.dtype)

@@ -5,27 +5,33 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from dither import validate
-from dither.clipping.batch import Loss
+from dither.clipping.batch import Loss, trainable
 from dither.planning import Plan, ReactivePlan
 from dither.planning.serialization import to_json_value
 from dither.progress import Progress
-from dither.training.agreement import check_rank_zero_has, check_same
 from dither.training.augmentation import Augment
 from dither.training.averaging import Average
+from dither.training.distributed import Ranks, check_rank_zero_has, check_same
 from dither.training.evaluation import Public, checked_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import OwnLosses, loss_of
 from dither.training.make_private import make_private
-from dither.training.optimizers import optimizer_of
-from dither.training.ranks import Ranks
+from dither.training.optimizer_hooks import check_trainable
 from dither.training.run_directory import Run, RunDirectory, restore
 from dither.types import PrivacyBound
+
+OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], Optimizer]] = {
+    "adam": lambda parameters: Adam(parameters, lr=1e-3),
+    "adamw": lambda parameters: AdamW(parameters, lr=1e-3),
+    "momentum": lambda parameters: SGD(parameters, lr=1.0, momentum=0.9),
+    "sgd": lambda parameters: SGD(parameters, lr=1.0),
+}
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ def train(
     )
     directory = directory if group.is_rank_zero else None  # its errors are raised on all ranks
     private = make_private(
-        model, optimizer_of(optimizer, model), plan, data, seed=seed, workers=workers,
+        model, _build_optimizer(optimizer, model), plan, data, seed=seed, workers=workers,
         augment=augment,
         ledger=run.ledger if directory is None else partial(directory.begin, _plan_text(plan)),
         run_name=None if directory is None else directory.run,
@@ -199,3 +205,18 @@ def _save(result: TrainResult, directory: RunDirectory, averaging: str | None) -
         "iterate_metrics": result.history[-1].iterate_metrics,
     }
     directory.write("result.json", json.dumps(finite(summary), indent=2, allow_nan=False))
+
+
+def _build_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
+    """Return an optimizer by its name, from a function, or as it is given."""
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    if isinstance(optimizer, str):
+        optimizer = OPTIMIZERS[validate.choice(OPTIMIZERS, optimizer=optimizer)]
+    if not callable(optimizer):
+        raise validate.InvalidTypeError(
+            "optimizer must be a name, an optimizer or a function that makes one, "
+            f"got {optimizer!r}"
+        )
+    check_trainable(model)
+    return cast(Optimizer, optimizer(trainable(model).values()))

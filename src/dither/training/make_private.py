@@ -13,11 +13,10 @@ from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
-from dither.training.agreement import check_rank_zero_has, check_same_run, own_records
 from dither.training.augmentation import Augment
 from dither.training.collate import CollateFn
+from dither.training.distributed import Ranks, check_rank_zero_has, check_same_run, own_records
 from dither.training.private import Private
-from dither.training.ranks import Ranks
 from dither.training.records import Draws, warn_of_other_size
 
 

@@ -23,10 +23,10 @@ from dither.randomness import Source
 from dither.release import ReleaseFacts, release
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.augmentation import Augment, Augmentation
+from dither.training.distributed import Ranks
 from dither.training.errors import StepError
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
-from dither.training.ranks import Ranks
 from dither.training.records import Draws
 from dither.types import PrivacyBound
 
