@@ -76,7 +76,7 @@ def a_key_that_repeats(patch: Patch) -> None:
     patch.setattr("dither.randomness.secrets.token_bytes", lambda count: bytes(count))
 
 
-def clipping_of_the_whole_batch(patch: Patch) -> None:
+def clipping_of_a_complete_microbatch(patch: Patch) -> None:
     def wrong(contributions: Any, clip_norm: float) -> tuple[dict[str, Tensor], Tensor]:
         sums, norms = clipping.clip(contributions, float("inf"))
         norm = torch.stack([each.norm() for each in sums.values()]).norm()
@@ -103,7 +103,7 @@ def tied_weights_counted_once(patch: Patch) -> None:
 
 
 def norms_that_cancel(patch: Patch) -> None:
-    """The norm from T × T inner products in float32, and no word of what rounding hides."""
+    """The norm from T × T inner products in float32, without a bound on what rounding hides."""
 
     def wrong(self: Any) -> tuple[Tensor, None]:
         left, right = self.left.flatten(1, -2).float(), self.right.rows(0, self.records).float()
@@ -202,10 +202,10 @@ def calibrated_to_the_wrong_side(patch: Patch) -> None:
             sampling=budget.sampling,
         )
 
-    patch.setattr("dither.planning.planner._searched", wrong)
+    patch.setattr("dither.planning.planner._search", wrong)
 
 
-def paid_after_the_release(patch: Patch) -> None:
+def charged_after_the_release(patch: Patch) -> None:
     right = Account.finish
     owed: list[tuple[int, float]] = []
 
@@ -295,8 +295,8 @@ BUGS = (
         "tests/training/test_released_step.py::test_unseeded_steps_never_repeat",
     ),
     Bug(
-        "clipping of a whole microbatch",
-        clipping_of_the_whole_batch,
+        "a microbatch that is clipped as one record",
+        clipping_of_a_complete_microbatch,
         f"{CLIPPING}test_pieces_give_the_same_result",
     ),
     Bug(
@@ -345,8 +345,8 @@ BUGS = (
         "tests/planning/test_plan.py::test_full_batch_is_the_closed_form",
     ),
     Bug(
-        "a step paid for after its release",
-        paid_after_the_release,
+        "a step charged after its release",
+        charged_after_the_release,
         "tests/ledger/test_resume.py::test_no_release_without_its_cost",
     ),
     Bug(

@@ -28,7 +28,7 @@ def means_with_half_of_the_noise(patch: Patch) -> None:
     patch.setattr("dither.training.linear.release", wrong)
 
 
-def a_search_for_the_price_of_a_run(patch: Patch) -> None:
+def a_search_charged_as_one_run(patch: Patch) -> None:
     def wrong(divergences: Any, orders: Any, trials: Any) -> Any:
         return divergences
 
@@ -54,8 +54,8 @@ ESTIMATOR_BUGS = (
         "tests/training/test_linear.py::test_moments_come_with_the_noise_that_was_paid_for",
     ),
     Bug(
-        "a search for the price of one run",
-        a_search_for_the_price_of_a_run,
+        "a search charged as one run",
+        a_search_charged_as_one_run,
         "tests/estimators/test_search.py::"
         "test_the_whole_search_costs_what_dp_accounting_says[12.0-1.0]",
     ),

@@ -1,4 +1,4 @@
-"""Mistakes planted into private loops: what is recorded, checked, drawn and taken as a step."""
+"""Mistakes planted into private loops: in what is recorded, checked and drawn, and in steps."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext
@@ -33,11 +33,11 @@ def losses_are_not_checked(patch: Patch) -> None:
     patch.setattr("dither.clipping.engine.check_own_rows", lambda *_: True)
 
 
-def calls_are_not_compared(patch: Patch) -> None:
+def calls_are_not_checked(patch: Patch) -> None:
     patch.setattr("dither.clipping.independence.almost_equal", lambda one, two: True)
 
 
-def buffers_are_not_looked_at(patch: Patch) -> None:
+def buffers_are_not_checked(patch: Patch) -> None:
     patch.setattr("dither.clipping.recording._changes", lambda before, after: (frozenset(), False))
 
 
@@ -49,7 +49,7 @@ def unseen_parameters_are_dropped(patch: Patch) -> None:
     patch.setattr("dither.clipping.engine.unseen_parameters", lambda recorder, losses: set())
 
 
-def totals_are_not_looked_for(patch: Patch) -> None:
+def totals_are_not_detected(patch: Patch) -> None:
     patch.setattr("dither.training.losses._are_close", lambda one, two: True)
 
 
@@ -65,7 +65,7 @@ def the_same_masks_in_every_step(patch: Patch) -> None:
     patch.setattr(ModelRandomness, "begin", lambda self, *given: right(self, *given[:-1], 0))
 
 
-def views_as_records(patch: Patch) -> None:
+def augmented_copies_as_records(patch: Patch) -> None:
     def wrong(recording: Any, losses: Tensor, clip_norm: float, multiplicity: int = 1) -> Any:
         return clip_recording(recording, losses / multiplicity, clip_norm / multiplicity)
 
@@ -147,12 +147,12 @@ LOOP_BUGS = (
     ),
     Bug(
         "calls that are not compared with other records",
-        calls_are_not_compared,
+        calls_are_not_checked,
         f"{TRAINING}test_mixing.py::test_models_that_mix_records",
     ),
     Bug(
-        "buffers that are not looked at after the first step",
-        buffers_are_not_looked_at,
+        "buffers that are not checked after the first step",
+        buffers_are_not_checked,
         f"{TRAINING}test_mixing.py::test_buffers_that_keep_something_of_the_records",
     ),
     Bug(
@@ -167,7 +167,7 @@ LOOP_BUGS = (
     ),
     Bug(
         "a loss of train() that is divided by a total",
-        totals_are_not_looked_for,
+        totals_are_not_detected,
         f"{TRAINING}test_train.py::test_losses_that_depend_on_totals_of_the_batch",
     ),
     Bug(
@@ -183,8 +183,8 @@ LOOP_BUGS = (
         "test_masks_of_a_seeded_run_repeat_and_differ_between_steps_and_calls",
     ),
     Bug(
-        "views that are clipped one by one",
-        views_as_records,
+        "augmented copies that are clipped one by one",
+        augmented_copies_as_records,
         f"{TRAINING}test_loop.py::test_views_of_a_record_are_averaged_before_clipping",
     ),
     Bug(

@@ -542,6 +542,6 @@ def test_a_record_that_is_not_finite_never_wipes_the_others(
         made, torch.optim.SGD(made.parameters(), lr=0.2), plan, (inputs, targets), seed=3
     )
     batch = next(run.batches())
-    with pytest.raises(ValueError, match="not finite spoils the others"):
+    with pytest.raises(ValueError, match="not finite makes all of them NaN"):
         run.backward(no_call_at_all(run.model, *batch))
     assert run.step == 0

@@ -224,7 +224,7 @@ def _clip_and_sum(
     if slow and records > 1 and bool(torch.isinf(total.norms).all()):
         raise InvalidValueError(
             f"losses must have finite gradients where {slow[0]} is computed record by record: "
-            "a record that is not finite spoils the others there; keep it out of the dataset"
+            "there one record that is not finite makes all of them NaN; remove it from the dataset"
         )
     return ClippedSum(total.gradients, total.norms.to(accumulation_dtype(losses.dtype)))
 

@@ -62,8 +62,8 @@ def _reason_and_remedy(layer: nn.Module) -> tuple[str, str] | None:
 def _mixes_or_stores_records(layer: nn.Module) -> tuple[str, str] | None:
     if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
         remedy = (
-            "dither.clipping.replace_batch_norm(model) returns a copy with GroupNorm in its place, "
-            "for which the optimizer is made"
+            "dither.clipping.replace_batch_norm(model) returns a copy with GroupNorm in its place "
+            "(create the optimizer for the copy)"
         )
         is_lazy = isinstance(layer, nn.modules.lazy.LazyModuleMixin)
         return (

@@ -53,8 +53,8 @@ def check(model: nn.Module, example: Any = None) -> Findings:
         >>> from torch import nn
         >>> print(check(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))))
         refused: 1 (BatchNorm1d): normalises over the records of a batch;
-        dither.clipping.replace_batch_norm(model) returns a copy with GroupNorm in its place,
-        for which the optimizer is made,
+        dither.clipping.replace_batch_norm(model) returns a copy with GroupNorm in its place
+        (create the optimizer for the copy),
         or keep its statistics as they are with .eval() on this layer
     """
     instance(nn.Module, model=model)

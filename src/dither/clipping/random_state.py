@@ -1,4 +1,4 @@
-"""Random numbers that a model draws: the state of the generators, and constants in their place."""
+"""Random numbers that a model draws: generator states, and constants instead of draws."""
 
 import random
 from collections.abc import Callable, Iterable

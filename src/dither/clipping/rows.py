@@ -44,7 +44,7 @@ def layout_of(shape: Sequence[int], records: int, any_leading_dims: bool) -> Lay
 
 
 ENOUGH_RECORDS = 16
-"""With fewer records, a pair that mixes may be in one half: another batch is looked at, too."""
+"""With fewer records, a pair that mixes may be in one half: another batch is checked, too."""
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 0.01}
 
