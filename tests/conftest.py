@@ -4,6 +4,8 @@ import os
 
 from hypothesis import settings
 
+pytest_plugins = ["tests.browser"]
+
 settings.register_profile("default", max_examples=60, deadline=None, derandomize=True)
 settings.register_profile("evidence", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

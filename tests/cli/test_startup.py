@@ -11,7 +11,7 @@ from dither.cli import options
 from dither.data.loading import NAMES
 from dither.planning.planner import NOISES
 from dither.reports.figures import SUFFIXES
-from dither.reports.run.rendering import FORMATS
+from dither.reports.render import FORMATS
 
 CODE = """
 import sys

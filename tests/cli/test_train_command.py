@@ -152,7 +152,7 @@ def test_by_default_digits_are_learnt_beside_uniform_noise_and_none(
         assert epsilon == "∞" if name == WITHOUT else 2.98 <= float(epsilon) <= 3.0
         assert 0.0 <= float(accuracy) <= 1.0
         assert float(loss) > 0.0
-    assert "The released model is (ε = " in out
+    assert "The model is (ε = " in out
     assert "n = 1,438" in out
     assert "SEEDED" not in out
     assert {path.name for path in folder.iterdir()} == before

@@ -56,7 +56,7 @@ def test_two_ranks_are_one_run_that_is_started_again_where_one_dies(tmp_path: Pa
     done = torchrun(tmp_path, "--checkpoint-every", "20", "--resume")
     assert done.returncode == 0, done.stderr
     assert "exitcode: -9" in done.stderr, "rank 1 must have been killed"
-    assert done.stdout.count("The released model is (ε = ") == 1
+    assert done.stdout.count("The model is (ε = ") == 1
     ledger = Ledger(tmp_path / "run", create=False)
     (found,) = ledger.runs.values()
     assert len(found.spent) > 40, "what was lost stays spent"

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import APIResponse, Download, Page, Route, expect
-from tests.browser import launched
+from playwright.sync_api import APIResponse, Browser, Download, Page, Route, expect
 from tests.explorer.fields import eventually
 
 import dither
@@ -27,35 +26,31 @@ def explorer() -> Iterator[Explorer]:
 
 
 @pytest.fixture(scope="module")
-def tab(explorer: Explorer) -> Iterator[tuple[Page, list[str]]]:
-    """Yield a page, and what its console has complained about."""
-    with launched() as browser:
-        context = browser.new_context()
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page, complaints = context.new_page(), list[str]()
-        page.set_default_timeout(PATIENCE)
-        page.on("pageerror", lambda problem: complaints.append(str(problem)))
-        page.on(
-            "console",
-            lambda line: complaints.append(line.text) if line.type == "error" else None,
-        )
-        yield page, complaints
-        context.close()
+def tab(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
+    """Yield a page, and the errors on its console."""
+    context = browser.new_context()
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page, errors = context.new_page(), list[str]()
+    page.set_default_timeout(PATIENCE)
+    page.on("pageerror", lambda problem: errors.append(str(problem)))
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    yield page, errors
+    context.close()
 
 
 @pytest.fixture
 def page(tab: tuple[Page, list[str]], explorer: Explorer) -> Iterator[Page]:
-    opened, complaints = tab
+    opened, errors = tab
     opened.set_viewport_size({"width": 1280, "height": 900})
     opened.goto("about:blank")
-    complaints.clear()
+    errors.clear()
     opened.goto(f"{explorer.address}#{SETTINGS}")
     opened.wait_for_selector(NOISE, state="attached")
     yield opened
     opened.unroute_all()
-    # What the browser itself writes when an answer is a refusal, or does not come.
-    told = "status of (409|422|500)|net::ERR_FAILED"
-    assert [text for text in complaints if not re.search(told, text)] == []
+    # The browser itself reports answers that are errors, and requests that fail.
+    expected = "status of (409|422|500)|net::ERR_FAILED"
+    assert [text for text in errors if not re.search(expected, text)] == []
 
 
 def points(page: Page) -> str:

@@ -1,4 +1,4 @@
-"""What (ε, δ) leaves to an attacker, against a numerical optimum and an exact mechanism."""
+"""Bounds on membership inference, against a numerical optimum and an exact mechanism."""
 
 import math
 
@@ -10,7 +10,14 @@ from scipy.optimize import linprog
 from scipy.stats import norm
 
 from dither.accounting.gaussian import gaussian_epsilon
-from dither.reports.run.odds import best_guess, most_found, odds_of, of_group, percent, times
+from dither.reports.odds import (
+    best_guess,
+    group_privacy,
+    max_true_positive_rate,
+    membership_odds,
+    percent,
+    times,
+)
 
 EPSILONS, DELTAS = st.floats(0.0, 12.0), st.floats(1e-9, 0.5)
 
@@ -38,11 +45,11 @@ def test_the_best_guess_is_the_optimum_of_the_trade_off(epsilon: float, delta: f
 
 
 @given(EPSILONS, DELTAS, st.floats(0.0, 1.0))
-def test_what_is_found_at_a_false_alarm_rate_is_the_optimum(
+def test_the_true_positive_rate_is_the_optimum_of_the_trade_off(
     epsilon: float, delta: float, wrong: float
 ) -> None:
     truth = optimum(epsilon, delta, (1.0, 0.0), wrong=wrong)
-    assert most_found(wrong, epsilon, delta) == pytest.approx(truth, abs=1e-7)
+    assert max_true_positive_rate(wrong, epsilon, delta) == pytest.approx(truth, abs=1e-7)
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 2.5])
@@ -52,23 +59,23 @@ def test_the_gaussian_mechanism_stays_below_and_a_smaller_epsilon_would_not(mu: 
     epsilon = gaussian_epsilon(mu, delta).upper
     wrong = np.linspace(1e-4, 0.9999, 2000)
     reached = norm.cdf(norm.ppf(wrong) + mu)
-    allowed = np.array([most_found(float(F), epsilon, delta) for F in wrong])
+    allowed = np.array([max_true_positive_rate(float(F), epsilon, delta) for F in wrong])
     assert (reached <= allowed).all()
     assert norm.cdf(mu / 2.0) <= best_guess(epsilon, delta)
-    below = np.array([most_found(float(F), 0.97 * epsilon, delta) for F in wrong])
+    below = np.array([max_true_positive_rate(float(F), 0.97 * epsilon, delta) for F in wrong])
     assert (reached > below).any()
 
 
 def test_limits_and_large_epsilons() -> None:
-    nothing = odds_of(0.0, 1e-12)
+    nothing = membership_odds(0.0, 1e-12)
     assert nothing.best_guess == pytest.approx(0.5, abs=1e-9)
     assert nothing.to_one == pytest.approx(1.0, abs=1e-9)
-    assert nothing.factor == pytest.approx(1.0)
-    huge = odds_of(5000.0, 1e-5)
+    assert nothing.likelihood_ratio == pytest.approx(1.0)
+    huge = membership_odds(5000.0, 1e-5)
     assert huge.best_guess == 1.0
-    assert huge.factor == huge.to_one == math.inf
-    assert [share for _, share in huge.found] == [1.0, 1.0, 1.0]
-    assert times(huge.factor) == "more than 10^300"
+    assert huge.likelihood_ratio == huge.to_one == math.inf
+    assert [share for _, share in huge.rates] == [1.0, 1.0, 1.0]
+    assert times(huge.likelihood_ratio) == "more than 10^300"
 
 
 @given(st.floats(0.0, 1.0), st.floats(1.0, 1e12))
@@ -82,7 +89,7 @@ def test_groups_follow_from_single_records_by_induction(
     epsilon: float, delta: float, size: int
 ) -> None:
     assume(size * epsilon < 30.0)
-    of_rest = (0.0, 0.0) if size == 1 else of_group(size - 1, epsilon, delta)
-    whole = of_group(size, epsilon, delta)
+    of_rest = (0.0, 0.0) if size == 1 else group_privacy(size - 1, epsilon, delta)
+    whole = group_privacy(size, epsilon, delta)
     assert whole[0] == pytest.approx(of_rest[0] + epsilon)
     assert whole[1] == pytest.approx(min(1.0, delta + math.exp(epsilon) * of_rest[1]), rel=1e-9)

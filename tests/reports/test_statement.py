@@ -16,6 +16,7 @@ from dither.planning import ReactivePlan
 from dither.reports import statement
 from dither.schedules import AdaGradNorm, Reactive, UnsafeRawAdaGradNorm
 from dither.training import TrainResult
+from dither.types import SpentSoFar
 
 BOUND = noisy_plan().bound
 
@@ -25,66 +26,62 @@ def run(plan: Plan | ReactivePlan, *, seed: int | None = None) -> TrainResult:
     return TrainResult(nn.Linear(1, 1), plan, plan.bound, plan.steps, (), seed)
 
 
-def said(result: TrainResult) -> str:
+def statement_of(result: TrainResult) -> str:
     """Return the statement on one line."""
     text = statement(result)
     assert all(0 < len(line) <= 80 for line in text.splitlines())
     return " ".join(text.split())
 
 
-def test_of_a_poisson_plan_it_says_what_was_done_and_to_whom_it_applies() -> None:
+def test_poisson_sampling() -> None:
     plan = noisy_plan(clip_norm=0.5)
-    text = said(run(plan))
-    assert text.startswith("The released model is (ε = ")
-    assert "δ = 0.001)-differentially private" in text
-    assert "with respect to adding or removing one record of the training data" in text
-    assert "(pld accounting)" in text
-    assert "every model on the way" in text
-    assert "6 steps, each of which draws every record by its own coin with probability q = 0.1" in (
-        text
-    )
-    assert "clips every record's gradient to the norm 0.5, adds Gaussian noise to their sum" in text
-    assert "divides by 12." in text
-    assert f"n = {RECORDS}," in text
-    assert f"fingerprint is {plan.fingerprint[:16]}." in text
-    assert "its keys were not kept" in text
+    text = statement_of(run(plan))
+    assert text.startswith("The model is (ε = ")
+    for words in (
+        "δ = 0.001)-differentially private",
+        "adjacency: add or remove one record; pld accountant",
+        "every intermediate model",
+        "Training: 6 steps. Poisson sampling: in each step every record is drawn independently "
+        "with probability q = 0.1.",
+        "clips per-record gradients to l2 norm 0.5, adds Gaussian noise to their sum and divides "
+        "by 12.",
+        f"n = {RECORDS},",
+        f"Plan fingerprint: {plan.fingerprint[:16]}.",
+        "the keys were not stored",
+    ):
+        assert words in text
     assert "SEEDED" not in text
 
 
-def test_of_a_fixed_plan_it_speaks_of_replacing_and_of_distinct_records() -> None:
-    text = said(run(noisy_plan(sampling="fixed")))
-    assert "with respect to replacing one record by another" in text
-    assert "draws 12 distinct records at random, clips" in text
-    assert "adding or removing" not in text
-    assert "coin" not in text
+def test_fixed_size_sampling() -> None:
+    text = statement_of(run(noisy_plan(sampling="fixed")))
+    assert "adjacency: replace one record" in text
+    assert "each step draws 12 distinct records uniformly at random" in text
+    assert "add or remove" not in text
+    assert "Poisson" not in text
 
 
 @pytest.mark.parametrize(
-    ("sampling", "neighbours"), [("poisson", "adding or removing"), ("fixed", "replacing one")]
+    ("sampling", "adjacency"), [("poisson", "add or remove one"), ("fixed", "replace one")]
 )
-def test_without_sampling_all_records_are_drawn(sampling: str, neighbours: str) -> None:
-    text = said(run(noisy_plan(batch_size=RECORDS, sampling=sampling)))
-    assert "draws all records, clips" in text
-    assert neighbours in text
+def test_full_batch(sampling: str, adjacency: str) -> None:
+    text = statement_of(run(noisy_plan(batch_size=RECORDS, sampling=sampling)))
+    assert "Full batch: each step uses all records." in text
+    assert adjacency in text
     assert "q =" not in text
     assert "distinct" not in text
 
 
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_without_noise_nothing_is_claimed_and_no_noise_spoken_of(
-    sampling: str, seed: int | None
-) -> None:
-    text = said(run(quiet_plan(sampling=sampling), seed=seed))
-    assert text.startswith("This run claims NO privacy (ε = ∞): no noise was added.")
-    assert "differentially private" not in text
-    assert "Gaussian" not in text
-    assert "double precision" not in text
-    assert "inf" not in text
-    assert "clip" not in text
+def test_without_noise_there_is_no_guarantee(sampling: str, seed: int | None) -> None:
+    text = statement_of(run(quiet_plan(sampling=sampling), seed=seed))
+    assert text.startswith("NO privacy guarantee (ε = ∞): no noise was added.")
+    for words in ("differentially private", "Gaussian", "double precision", "inf", "clip"):
+        assert words not in text
     assert ("SEEDED with 3" in text) == (seed == 3)
-    clipped = said(run(quiet_plan(sampling=sampling, clip_norm=2.0)))
-    assert "clips every record's gradient to the norm 2, sums the gradients and divides" in clipped
+    clipped = statement_of(run(quiet_plan(sampling=sampling, clip_norm=2.0)))
+    assert "clips per-record gradients to l2 norm 2, sums the gradients and divides" in clipped
 
 
 def reactive(stepsizes: Reactive) -> ReactivePlan:
@@ -99,50 +96,45 @@ def reactive(stepsizes: Reactive) -> ReactivePlan:
     )
 
 
-def test_raw_step_sizes_void_the_claim_though_there_is_noise() -> None:
-    text = said(run(reactive(UnsafeRawAdaGradNorm(b0_squared=4.0, nu=0.01))))
-    assert text.startswith(
-        "This run claims NO privacy (ε = ∞): its step sizes follow the raw gradients, which no "
-        "noise protects."
-    )
+def test_raw_step_sizes_have_no_guarantee_in_spite_of_noise() -> None:
+    text = statement_of(run(reactive(UnsafeRawAdaGradNorm(b0_squared=4.0, nu=0.01))))
+    assert text.startswith("NO privacy guarantee (ε = ∞): the step sizes depend on gradients")
     assert "no noise was added" not in text
     assert "adds Gaussian noise" in text
     assert "differentially private" not in text
-    safe = said(run(reactive(AdaGradNorm(b0_squared=4.0, nu=0.01))))
-    assert safe.startswith("The released model is (ε = ")
+    safe = statement_of(run(reactive(AdaGradNorm(b0_squared=4.0, nu=0.01))))
+    assert safe.startswith("The model is (ε = ")
 
 
-def test_a_run_that_stopped_early_tells_its_own_steps() -> None:
+def test_a_run_that_stopped_early_has_its_own_steps() -> None:
     result = replace(run(noisy_plan(steps=2_000)), steps=1_234)
-    assert "made by 1,234 steps," in said(result)
+    assert "Training: 1,234 steps." in statement_of(result)
 
 
 @pytest.mark.parametrize("seed", [0, 42, -1])
-def test_a_seeded_run_says_so(seed: int) -> None:
-    text = said(run(noisy_plan(), seed=seed))
-    assert f"SEEDED with {seed}: the noise can be computed and subtracted" in text
+def test_a_seeded_run(seed: int) -> None:
+    text = statement_of(run(noisy_plan(), seed=seed))
+    assert f"SEEDED with {seed}: anyone who knows or guesses the seed" in text
     assert "cryptographic" not in text
 
 
-def test_of_a_real_run_it_states_the_bound_of_the_run() -> None:
+def test_a_real_run_has_the_bound_of_its_plan() -> None:
     torch.manual_seed(1)
     trained = dither.train(model(), data(), noisy_plan(), progress=False)
     assert statement(trained) == statement(run(noisy_plan()))
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1e-12, 0.999))
-def test_what_is_printed_is_never_below_the_bound_and_hardly_above(
-    epsilon: float, delta: float
-) -> None:
+def test_epsilon_and_delta_are_rounded_up(epsilon: float, delta: float) -> None:
     bound = replace(BOUND, epsilon=epsilon, delta=delta)
-    text = said(replace(run(quiet_plan()), bound=bound))
+    text = statement_of(replace(run(quiet_plan()), bound=bound))
     found = re.search(r"\(ε = (\S+), δ = (\S+)\)-differentially", text)
     assert found is not None
     assert epsilon <= float(found[1]) <= epsilon * 1.0011
     assert delta <= float(found[2]) <= delta * 1.011
 
 
-def test_a_part_of_a_run_says_that_it_is_one() -> None:
+def test_a_run_that_has_not_ended() -> None:
     made = torch.nn.Linear(3, 2)
     records = torch.randn(60, 3), torch.randint(2, (60,))
     plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=60, batch_size=20, steps=4)
@@ -153,16 +145,17 @@ def test_a_part_of_a_run_says_that_it_is_one() -> None:
         private.optimizer.step()
         if private.step in (2, 4):
             text = " ".join(statement(private).split())
-            is_part = "stopping early because of the data" in str(private.spent())
-            assert is_part == ("as if it had been fixed beforehand" in text) == (private.step == 2)
-            assert ("needs the odometer; the whole plan's ε = 3" in text) == is_part
+            is_part = isinstance(private.spent(), SpentSoFar)
+            assert is_part == (private.step == 2)
+            assert ("if the number of steps was fixed in advance" in text) == is_part
+            assert ("the full plan's ε = 3" in text) == is_part
 
 
-def test_what_was_read_off_the_data_goes_with_the_result() -> None:
+def test_what_was_derived_from_private_data_comes_first() -> None:
     result = replace(
         run(noisy_plan()), derived_from_private_data=("the number of records", "the set of classes")
     )
-    assert said(result).startswith(
-        "NOT PROVEN: the number of records was read off the private data; the set of classes was "
-        "read off the private data, which no noise protects."
+    assert statement_of(result).startswith(
+        "NOT PROVEN: the number of records was derived from the private data without noise; the "
+        "set of classes was derived from"
     )

@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
     target = Path(getattr(arguments, "output", directory / "report.html"))
     report = run_report(directory)
     write_report(report, target)
-    for alarm in report.alarms:
-        sys.stderr.write(f"dither report: warning: {alarm}\n")
-    count = len(report.alarms)
+    for warning in report.warnings:
+        sys.stderr.write(f"dither report: warning: {warning}\n")
+    count = len(report.warnings)
     warnings = "" if not count else f", with {count} warning{'s' if count > 1 else ''}"
     sys.stdout.write(f"The report is in {target}{warnings}.\n")

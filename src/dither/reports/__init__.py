@@ -1,4 +1,4 @@
-"""What people look at: figures, the privacy statement, and the report of a run's folder."""
+"""Figures, the privacy statement, and the report of a run directory."""
 
 from dither.reports.figures import (
     audit_figure,
@@ -8,14 +8,8 @@ from dither.reports.figures import (
     theory_figure,
     training_figure,
 )
-from dither.reports.run import (
-    RunReport,
-    run_report,
-    to_html,
-    to_json,
-    to_markdown,
-    write_report,
-)
+from dither.reports.render import to_html, to_json, to_markdown, write_report
+from dither.reports.report import RunReport, run_report
 from dither.training.statement import statement
 
 __all__ = [

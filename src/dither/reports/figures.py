@@ -38,18 +38,13 @@ def check_output_path(path: str | Path, suffixes: Collection[str], argument: str
         )
     if not target.parent.is_dir():
         raise validate.InvalidValueError(
-            f"{argument} must be in a directory that exists, got {str(path)!r}"
+            f"{argument} must be in an existing directory, got {str(path)!r}"
         )
     if target.is_dir() or not os.access(target.parent, os.W_OK):
         raise validate.InvalidValueError(
             f"{argument} must be a file that can be written, got {str(path)!r}"
         )
     return target
-
-
-def check_figure_path(path: str | Path) -> Path:
-    """Return where a figure may be written, or raise; nothing is written."""
-    return check_output_path(path, SUFFIXES, "plot").resolve()
 
 
 def save_figure(figure: "Figure", path: str | Path) -> Path:
@@ -62,7 +57,7 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
         >>> save_figure(plan_figure({"optimal": plan}), path).name
         'plan.svg'
     """
-    target = check_figure_path(path)
+    target = check_output_path(path, SUFFIXES, "plot").resolve()
     image = BytesIO()
     figure.savefig(image, format=target.suffix[1:].lower(), dpi=150)
     write_atomic(target, image.getvalue())

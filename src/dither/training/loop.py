@@ -15,6 +15,7 @@ from dither.clipping.batch import Loss, trainable
 from dither.planning import Plan, ReactivePlan
 from dither.planning.serialization import to_json_value
 from dither.progress import Progress
+from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.augmentation import Augment
 from dither.training.averaging import Average
 from dither.training.distributed import Ranks, check_rank_zero_has, check_same
@@ -32,6 +33,8 @@ OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], Optimizer]] = {
     "momentum": lambda parameters: SGD(parameters, lr=1.0, momentum=0.9),
     "sgd": lambda parameters: SGD(parameters, lr=1.0),
 }
+REACTIVE_PLAN = "dither-reactive-plan-1"
+"""Format of plan.json for plans with reactive step sizes, which are described and not loaded."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,14 @@ def _measure(
 
 
 def _plan_text(plan: Plan | ReactivePlan) -> str:
-    return plan.to_json() if isinstance(plan, Plan) else str(plan)
+    if isinstance(plan, Plan):
+        return plan.to_json()
+    names = ("steps", "dataset_size", "batch_size", "sampling", "clip_norm", "fingerprint")
+    facts = {name: getattr(plan, name) for name in names}
+    is_raw = isinstance(plan.stepsizes, UnsafeRawAdaGradNorm)
+    return json.dumps(
+        {"format": REACTIVE_PLAN, **facts, "uses_raw_gradients": is_raw, "text": str(plan)}
+    )
 
 
 def _save(result: TrainResult, directory: RunDirectory, averaging: str | None) -> None:

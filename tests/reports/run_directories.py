@@ -1,4 +1,4 @@
-"""Folders of runs, as `dither.train` leaves them, for the tests of reports."""
+"""Run directories, as `dither.train` leaves them, for the tests of reports."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,16 @@ from dither.planning import ReactivePlan
 from dither.training import TrainResult
 
 
-def trained(folder: Path, plan: Plan | ReactivePlan | None = None, **settings: Any) -> TrainResult:
-    """Train a small model into a folder, unseeded."""
-    kept = {
+def trained(
+    directory: Path, plan: Plan | ReactivePlan | None = None, **settings: Any
+) -> TrainResult:
+    """Train a small model into a run directory, unseeded."""
+    run = {
         name: settings.pop(name)
         for name in ("ledger", "derived_from_private_data")
         if name in settings
     }
-    given = {"every": 2, "progress": False, "run": dither.Run(folder, **kept), **settings}
+    given = {"every": 2, "progress": False, "run": dither.Run(directory, **run), **settings}
     return dither.train(model(), data(), plan or noisy_plan(), **given)
 
 
@@ -28,11 +30,11 @@ def public() -> Public:
 
 
 def reactive(stepsizes: Any, noise: Any = "uniform") -> ReactivePlan:
-    made: ReactivePlan = dither.plan(
+    plan: ReactivePlan = dither.plan(
         epsilon=3.0, delta=1e-3, dataset_size=RECORDS, batch_size=12, steps=4,
         stepsizes=stepsizes, noise=noise,
     )  # fmt: skip
-    return made
+    return plan
 
 
 def edit(path: Path, **changes: Any) -> None:

@@ -1,20 +1,21 @@
-"""The page: self-contained, escaped, valid, readable at every width, and in other formats."""
+"""The report as a page, as markdown and as files: self-contained, escaped, readable."""
 
 import re
 import xml.etree.ElementTree as ET
-from functools import partial
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Request
-from tests.browser import launched
-from tests.reports.folders import public, trained
+from playwright.sync_api import Browser
+from tests.reports.run_directories import public, trained
 
 from dither.cli import main
 from dither.reports import RunReport, run_report, to_html, to_json, to_markdown, write_report
+from dither.reports.charts import Chart, Series, draw_svg
+from dither.reports.document import points_table
 from dither.reports.figures import BLUE, ORANGE
-from dither.reports.run.drawing import svg_of
 
 EVIL = "<script>alert('x')</script>&\"'"
 _VOID = {"meta"}
@@ -22,15 +23,17 @@ _VOID = {"meta"}
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
-    """Two runs in one ledger, the second with averaging, canaries or not, and an audit."""
-    folder = tmp_path_factory.mktemp("page")
-    trained(folder / "one", ledger=folder / "all.sqlite")
+    """Return the second of two runs in one ledger, with averaging and an audit."""
+    directory = tmp_path_factory.mktemp("page")
+    trained(directory / "one", ledger=directory / "all.sqlite")
     trained(
-        folder / "two", ledger=folder / "all.sqlite", evaluate=public(), averaging="ema",
+        directory / "two", ledger=directory / "all.sqlite", evaluate=public(), averaging="ema",
         derived_from_private_data=(EVIL,),
     )  # fmt: skip
-    assert main(["audit", "--run-dir", str(folder / "two"), "--trials", "500", "--seed", "1"]) == 0
-    return run_report(folder / "two")
+    assert (
+        main(["audit", "--run-dir", str(directory / "two"), "--trials", "500", "--seed", "1"]) == 0
+    )
+    return run_report(directory / "two")
 
 
 class Page(HTMLParser):
@@ -69,7 +72,7 @@ class Page(HTMLParser):
                 self.links.append(value or "")
 
 
-def test_the_page_is_whole_and_loads_nothing(report: RunReport) -> None:
+def test_the_page_is_valid_and_loads_nothing(report: RunReport) -> None:
     text = to_html(report)
     page = Page(text)
     assert page.tags.isdisjoint({"script", "link", "img", "iframe", "object", "form", "base"})
@@ -81,15 +84,13 @@ def test_the_page_is_whole_and_loads_nothing(report: RunReport) -> None:
         "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
     }  # fmt: skip
     assert {chart.key for chart in report.charts} == {
-        "noise", "reaching", "spending", "quality", "audit", "ledger"
+        "noise", "parameter-noise", "spending", "metric", "audit", "ledger"
     }  # fmt: skip
     assert page.tags >= {"svg", "figure", "figcaption", "table", "caption"}
 
 
-def test_what_comes_from_the_folder_is_escaped(report: RunReport, tmp_path: Path) -> None:
-    folder = tmp_path / "<script>alert(1)<"
-    trained(folder, evaluate=public())
-    named = run_report(folder)
+def test_text_from_the_run_directory_is_escaped(report: RunReport) -> None:
+    named = replace(report, name="<script>alert(1)<", charts=())
     html = to_html(named)
     assert "<script" not in html
     assert "Privacy report: &lt;script&gt;alert(1)&lt;" in html
@@ -98,10 +99,9 @@ def test_what_comes_from_the_folder_is_escaped(report: RunReport, tmp_path: Path
     assert "&lt;script&gt;alert(&#39;x&#39;)" in to_html(report)
 
 
-def test_drawings_have_the_pages_colours_and_are_the_same_every_time(report: RunReport) -> None:
+def test_charts_use_the_colours_of_the_page(report: RunReport) -> None:
     for chart in report.charts:
-        drawn = svg_of(chart)
-        assert drawn == svg_of(chart)
+        drawn = draw_svg(chart)
         root = ET.fromstring(drawn)  # noqa: S314 (our own)
         assert root.get("role") == "img"
         assert root.get("width") is root.get("height") is None
@@ -114,7 +114,7 @@ def test_drawings_have_the_pages_colours_and_are_the_same_every_time(report: Run
             assert "stroke-dasharray" in drawn
 
 
-def test_markdown_is_one_file_with_tables_in_place_of_pictures(report: RunReport) -> None:
+def test_markdown_has_tables_in_place_of_charts(report: RunReport) -> None:
     text = to_markdown(report)
     assert text.startswith("# Privacy report: two\n")
     assert "![" not in text
@@ -125,13 +125,13 @@ def test_markdown_is_one_file_with_tables_in_place_of_pictures(report: RunReport
         assert len({*cells}) == 1
 
 
-def test_it_is_written_whole_or_not_at_all(report: RunReport, tmp_path: Path) -> None:
+def test_reports_are_written_by_suffix(report: RunReport, tmp_path: Path) -> None:
     for name, render in (("a.html", to_html), ("a.json", to_json), ("a.md", to_markdown)):
         assert write_report(report, tmp_path / name).read_text(encoding="utf-8") == render(report)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.json", "a.md"]
     for name, words in (
         ("a.pdf", "must end in one of .html, .json, .md"),
-        ("none/a.html", "in a folder that exists"),
+        ("none/a.html", "in an existing directory"),
         ("", "must end in one of"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -147,36 +147,33 @@ _WIDE = """() => [...document.querySelectorAll('main *, header *')].filter(each 
 }).map(each => each.tagName)"""
 
 
-def _note_request(asked: list[str], request: Request) -> None:
-    asked.append(request.url)
-
-
-def _note_message(said: list[str], message: ConsoleMessage) -> None:
-    said.append(message.text)
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_in_a_browser_nothing_leaves_the_page_and_nothing_is_cut_off(
-    report: RunReport, tmp_path: Path, scheme: str
+def test_in_a_browser_nothing_is_loaded_and_nothing_overflows(
+    report: RunReport, tmp_path: Path, browser: Browser, scheme: Literal["light", "dark"]
 ) -> None:
     path = write_report(report, tmp_path / "report.html")
-    with launched() as browser:
-        for width in (1280, 400):
-            page = browser.new_page(
-                viewport={"width": width, "height": 900},
-                color_scheme="dark" if scheme == "dark" else "light",
-            )
-            asked: list[str] = []
-            said: list[str] = []
-            page.on("request", partial(_note_request, asked))
-            page.on("console", partial(_note_message, said))
-            page.goto(path.as_uri())
-            for details in page.locator("details").all():
-                details.evaluate("each => each.open = true")
-            assert asked == [path.as_uri()]
-            assert said == []
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            assert page.evaluate(_WIDE) == []
-            back = page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert back == ("rgb(20, 23, 27)" if scheme == "dark" else "rgb(255, 255, 255)")
-            page.close()
+    page = browser.new_page(color_scheme=scheme)
+    requests: list[str] = []
+    messages: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: messages.append(message.text))
+    page.goto(path.as_uri())
+    for details in page.locator("details").all():
+        details.evaluate("each => each.open = true")
+    for width in (1280, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(_WIDE) == []
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(20, 23, 27)" if scheme == "dark" else "rgb(255, 255, 255)")
+    assert requests == [path.as_uri()]
+    assert messages == []
+    page.close()
+
+
+def test_epsilon_in_tables_is_rounded_up() -> None:
+    line = Series("spent", (1.0, 2.0), (1.0, 1.2345641))
+    fields = ("x", "x", "steps", "ε", (line,), "description.")
+    table = points_table(Chart(*fields, limit=("budget", 2.00000049), is_epsilon=True))
+    assert [row[2] for row in table.rows] == ["1", "1.23457", "2.00001"]
+    assert [row[2] for row in points_table(Chart(*fields)).rows] == ["1", "1.23456"]

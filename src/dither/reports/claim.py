@@ -1,0 +1,124 @@
+"""What may be claimed of a run: no ε below the ledger's, and none where its files disagree.
+
+A claim is proven if the recorded ε is an upper bound, nothing was derived from the private data,
+the run was not seeded, and plan, result and ledger belong to the same run.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, final
+
+from dither.ledger.state import RunState
+from dither.reports.load import PLAN, RESULT, LedgerView, RunFiles
+from dither.types import PrivacyBound, rounded
+
+Verdict = Literal[
+    "proven", "conditional", "seeded", "estimate", "refuted", "no privacy", "not confirmed"
+]
+_ROUNDING = 1e-6  # another machine may round differently: no warning, but the larger is reported
+
+
+@final
+@dataclass(frozen=True)
+class Claim:
+    """What may be claimed of a run's privacy.
+
+    Attributes:
+        verdict: "proven"; "conditional" if something was derived from the private data; "seeded";
+            "estimate" if ε is not an upper bound; "refuted" by an audit; "no privacy" if ε is
+            infinite; "not confirmed" if the ledger does not confirm any ε.
+        bound: what is reported; None if it is not confirmed.
+        recorded: the bound of result.json.
+        spent: what the ledger counts for this run so far.
+        is_full_plan: whether ``bound`` is the cost of the full plan of a run that has not ended.
+    """
+
+    verdict: Verdict
+    bound: PrivacyBound | None
+    recorded: PrivacyBound | None
+    spent: PrivacyBound | None
+    is_full_plan: bool = False
+
+    @property
+    def is_guarantee(self) -> bool:
+        """Whether ε is finite and proven, if need be on a condition."""
+        is_finite = self.bound is not None and math.isfinite(self.bound.epsilon)
+        return is_finite and self.verdict in ("proven", "conditional")
+
+
+def find_claim(files: RunFiles) -> tuple[Claim, list[str]]:
+    """Return what may be claimed, and warnings."""
+    recorded = None if files.result is None else files.result.bound
+    view = files.ledger
+    if view is None or view.run is None or view.spent is None or view.full_plan is None:
+        if recorded is not None and math.isinf(recorded.epsilon):
+            return Claim("no privacy", recorded, recorded, None), []
+        return Claim("not confirmed", None, recorded, None), []
+    warnings = [*_disagreements(files, view, view.run)]
+    if warnings:
+        return Claim("not confirmed", None, recorded, view.spent), warnings
+    warnings += _end_warnings(files, view.run)
+    larger = view.full_plan
+    if recorded is not None and recorded.epsilon >= larger.epsilon:
+        larger = recorded
+    if math.isinf(larger.epsilon):
+        return Claim("no privacy", larger, recorded, view.spent), warnings
+    if recorded is not None and larger.epsilon > recorded.epsilon * (1.0 + _ROUNDING):
+        warnings.append(
+            f"{RESULT} records ε = {rounded(recorded.epsilon, 4)}, but the ledger counts "
+            f"ε = {rounded(larger.epsilon, 4)} at δ = {rounded(larger.delta, 3)}. The larger is "
+            "reported."
+        )
+    is_full_plan = view.run.is_open and view.run.is_part
+    verdict = _verdict(files, view.full_plan)
+    return Claim(verdict, larger, recorded, view.spent, is_full_plan), warnings
+
+
+def _verdict(files: RunFiles, counted: PrivacyBound) -> Verdict:
+    bounds = [counted, *([] if files.result is None else [files.result.bound])]
+    if any(audit.is_violated for audit in files.audits):
+        return "refuted"
+    if not all(bound.is_upper_bound for bound in bounds):
+        return "estimate"
+    if files.is_seeded:
+        return "seeded"
+    return "conditional" if files.derived_from_private_data else "proven"
+
+
+def _disagreements(files: RunFiles, view: LedgerView, run: RunState) -> Iterator[str]:
+    """Yield why the files may not belong to the ledger's run: then nothing is claimed."""
+    plan, result = files.plan, files.result
+    if plan is None and result is None:
+        yield f"Neither {PLAN} nor {RESULT} can be used to identify the run in the ledger."
+    if plan is not None and plan.fingerprint != run.entry.fingerprint:
+        yield f"{PLAN} is not the plan that the ledger has for this run."
+    if result is None:
+        return
+    # A run that ended early may have ended with a plan that was not registered any more.
+    is_known = result.fingerprint in view.fingerprints or (run.is_part and plan is not None)
+    if not is_known:
+        yield f"{RESULT} is of a plan that the ledger does not have for this run."
+    if result.steps > len(run.spent):
+        yield f"{RESULT} has {result.steps:,} steps, but the ledger only {len(run.spent):,}."
+    counted = view.full_plan
+    if counted is not None and (result.bound.delta, result.bound.adjacency) != (
+        counted.delta,
+        counted.adjacency,
+    ):
+        yield f"{RESULT} and the ledger differ in δ or in the adjacency."
+
+
+def _end_warnings(files: RunFiles, run: RunState) -> Iterator[str]:
+    if files.result is None and not run.is_open:
+        yield f"The run has ended in the ledger, but there is no {RESULT} that can be read."
+    if files.result is not None and run.is_open:
+        yield (
+            f"There is a {RESULT}, but the run is open in the ledger: the cost of its full plan is "
+            "reported."
+        )
+    if files.about is not None and files.about.is_moved and run.is_open:
+        yield (
+            "This run directory is a copy or was moved, and its run is open: what other copies "
+            "spend is not in this ledger."
+        )

@@ -1,0 +1,344 @@
+"""Load a run directory: a file that is missing or damaged gives a warning, and the rest is used."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+from dither import accounting
+from dither.ledger import FILE, EndEntry, Ledger, PlanEntry
+from dither.ledger.state import RunState
+from dither.planning import Plan
+from dither.planning.serialization import from_json_value
+from dither.training.loop import REACTIVE_PLAN
+from dither.training.run_directory import ABOUT, CANARIES
+from dither.types import PrivacyBound
+from dither.validate import InvalidValueError
+
+RESULT, PLAN, HISTORY, AUDITS = "result.json", "plan.json", "history.jsonl", "audit.json"
+MODEL = "model.safetensors"
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+_MAX_RUNS = 24
+_T = TypeVar("_T")
+
+
+@final
+@dataclass(frozen=True)
+class About:
+    """run.json: the name of the run, its ledger if that is elsewhere, and its sessions."""
+
+    run: str
+    ledger: str | None
+    is_moved: bool
+    derived_from_private_data: tuple[str, ...]
+    sessions: tuple[dict[str, Any], ...]
+
+
+@final
+@dataclass(frozen=True)
+class Result:
+    """result.json, which is written when a run ends."""
+
+    steps: int
+    seed: int | None
+    fingerprint: str
+    bound: PrivacyBound
+    averaging: str | None
+    metrics: dict[str, float]
+    iterate_metrics: dict[str, float]
+    derived_from_private_data: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True)
+class PlanFacts:
+    """plan.json: a `Plan`, or the facts of a plan with reactive step sizes."""
+
+    steps: int
+    dataset_size: int
+    batch_size: int
+    sampling: str
+    clip_norm: float
+    fingerprint: str
+    text: str
+    has_noise: bool = True
+    uses_raw_gradients: bool = False
+    plan: Plan | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Point:
+    """One row of history.jsonl; None is a value that was not finite."""
+
+    step: int
+    epsilon: float | None
+    stepsize: float | None
+    noise_multiplier: float | None
+    metrics: dict[str, float]
+    iterate_metrics: dict[str, float]
+
+
+@final
+@dataclass(frozen=True)
+class Audit:
+    """One audit of audit.json: a lower bound on ε, and the ε that was claimed."""
+
+    time: str
+    attack: str
+    steps: str
+    claimed: float | None
+    lower: float
+    confidence: float
+    is_violated: bool
+    verdict: str
+    curves: dict[str, list[float] | None]
+
+
+@final
+@dataclass(frozen=True)
+class LedgerView:
+    """A ledger, and the run in it.
+
+    Attributes:
+        summary: as ``dither ledger show --json`` prints it; None if nothing was spent.
+        cumulative: ε of the first run, of the first two, …; empty for many runs.
+        run: the run, or None if the ledger does not have it.
+        spent: the cost of the run so far, without other runs.
+        full_plan: the cost of the run's full plan, which holds wherever it stops.
+        fingerprints: of all its plans, in order.
+        ended: when it ended.
+    """
+
+    summary: dict[str, Any] | None
+    cumulative: tuple[float, ...]
+    run: RunState | None = None
+    spent: PrivacyBound | None = None
+    full_plan: PrivacyBound | None = None
+    fingerprints: tuple[str, ...] = ()
+    ended: str | None = None
+
+
+@final
+@dataclass
+class RunFiles:
+    """Everything that is in a run directory; None or empty is what is not there or damaged.
+
+    Attributes:
+        path: the run directory.
+        warnings: one line for each file that is damaged, or missing and needed.
+        canaries: how many canaries were offered, and how many of them were included, if known.
+    """
+
+    path: Path
+    warnings: list[str] = field(default_factory=list)
+    about: About | None = None
+    result: Result | None = None
+    plan: PlanFacts | None = None
+    ledger: LedgerView | None = None
+    history: tuple[Point, ...] = ()
+    audits: tuple[Audit, ...] = ()
+    canaries: tuple[int, int | None] | None = None
+    model_hash: str | None = None
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the ledger or result.json records a seed."""
+        run = None if self.ledger is None else self.ledger.run
+        in_ledger = run is not None and run.entry.is_seeded
+        return in_ledger or (self.result is not None and self.result.seed is not None)
+
+    @property
+    def derived_from_private_data(self) -> tuple[str, ...]:
+        """What run.json or result.json lists."""
+        lists = [each.derived_from_private_data for each in (self.about, self.result) if each]
+        return tuple(dict.fromkeys(value for values in lists for value in values))
+
+
+def load_run(path: str | Path) -> RunFiles:
+    """Return what a run directory has.
+
+    Raises:
+        InvalidValueError: if it is not a run directory.
+    """
+    directory, needed = Path(path), (ABOUT, PLAN, RESULT, FILE)
+    if not directory.is_dir() or not any((directory / name).exists() for name in needed):
+        raise InvalidValueError(
+            f"run_dir must be a run directory, with {', '.join(needed)}, got {str(path)!r}"
+        )
+    files = RunFiles(directory)
+    files.about = _read(files, ABOUT, lambda text: _about(directory, text), needed=True)
+    files.result = _read(files, RESULT, _result)
+    files.plan = _read(files, PLAN, _plan, needed=True)
+    files.ledger = _read_ledger(files)
+    files.history = _read_history(files)
+    files.audits = _read(files, AUDITS, _audits) or ()
+    files.canaries = _read(files, CANARIES, _canaries)
+    model = directory / MODEL
+    if model.exists():
+        with model.open("rb") as stream:
+            files.model_hash = hashlib.file_digest(stream, "sha256").hexdigest()
+    return files
+
+
+def _read(
+    files: RunFiles, name: str, parse: Callable[[str], _T], *, needed: bool = False
+) -> _T | None:
+    try:
+        return parse((files.path / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if needed:
+            files.warnings.append(f"{name} is missing.")
+    except (OSError, *_DAMAGE):
+        files.warnings.append(f"{name} is damaged, and is not used.")
+    return None
+
+
+def _about(directory: Path, text: str) -> About:
+    found = json.loads(text)
+    return About(
+        run=str(found["run"]),
+        ledger=found["ledger"],
+        is_moved=found["folder"] != directory.stat().st_ino,
+        derived_from_private_data=tuple(found["derived_from_private_data"]),
+        sessions=tuple(
+            {"time": session["time"], "versions": dict(session["versions"])}
+            for session in found["sessions"]
+        ),
+    )
+
+
+def _result(text: str) -> Result:
+    found = json.loads(text)
+    bound = {**found["bound"], "epsilon": float(from_json_value(found["bound"]["epsilon"]))}
+    if not (bound["epsilon"] >= 0.0 and found["steps"] > 0):
+        raise ValueError(text)
+    return Result(
+        steps=found["steps"],
+        seed=found["seed"],
+        fingerprint=found["plan"],
+        bound=PrivacyBound(**bound),
+        averaging=found["averaging"],
+        metrics=_metrics(found["metrics"]),
+        iterate_metrics=_metrics(found["iterate_metrics"]),
+        derived_from_private_data=tuple(found["derived_from_private_data"]),
+    )
+
+
+def _plan(text: str) -> PlanFacts:
+    names = ("steps", "dataset_size", "batch_size", "sampling", "clip_norm", "fingerprint")
+    found = json.loads(text)
+    if found["format"] == REACTIVE_PLAN:
+        extra = ("uses_raw_gradients", "text")
+        return PlanFacts(**{name: found[name] for name in (*names, *extra)})
+    plan = Plan.from_json(text)
+    return PlanFacts(
+        **{name: getattr(plan, name) for name in names},
+        text=str(plan),
+        has_noise=bool(plan.noise_multipliers.any()),
+        plan=plan,
+    )
+
+
+def _read_history(files: RunFiles) -> tuple[Point, ...]:
+    """Return the rows of history.jsonl; a last line that is incomplete is left out."""
+    lines = _read(files, HISTORY, str.splitlines) or []
+    points: list[Point] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            row |= {name: _metrics(row[name]) for name in ("metrics", "iterate_metrics")}
+            points.append(Point(**row))
+        except _DAMAGE:
+            if number < len(lines):
+                files.warnings.append(f"{HISTORY} is damaged in line {number}, which is left out.")
+    return tuple(points)
+
+
+def _audits(text: str) -> tuple[Audit, ...]:
+    def audit(found: dict[str, Any]) -> Audit:
+        names = ("time", "attack", "steps", "lower", "confidence", "is_violated", "verdict")
+        values = {name: found[name] for name in (*names, "curves")}
+        return Audit(**values, claimed=found["claimed"]["epsilon"])
+
+    return tuple(audit(found) for found in json.loads(text)["audits"])
+
+
+def _canaries(text: str) -> tuple[int, int | None]:
+    found = json.loads(text)
+    included = found.get("included")  # written when the run ends
+    return int(found["count"]), None if included is None else sum(map(bool, included))
+
+
+def _metrics(found: dict[str, float | None]) -> dict[str, float]:
+    """Return the metrics that are finite: others are written as null."""
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _read_ledger(files: RunFiles) -> LedgerView | None:
+    about = files.about
+    path = files.path / FILE if about is None or about.ledger is None else Path(about.ledger)
+    if not path.is_file():
+        files.warnings.append(f"The ledger {path.name} is missing: what was spent is unknown.")
+        return None
+    try:
+        ledger = Ledger(path, create=False)
+        try:
+            view = _ledger_view(ledger, None if about is None else about.run)
+        finally:
+            ledger.close()
+    except (OSError, *_DAMAGE) as problem:
+        reason = str(problem).replace(str(path), path.name)[:300]
+        files.warnings.append(f"The ledger is damaged, so what was spent is unknown: {reason}.")
+        return None
+    if about is not None and view.run is None:
+        files.warnings.append(f"The ledger has no run {about.run!r}: what it spent is unknown.")
+    return view
+
+
+def _ledger_view(ledger: Ledger, name: str | None) -> LedgerView:
+    runs = ledger.runs
+    try:
+        delta = ledger.default_delta()
+        found = ledger.summary(delta)
+    except InvalidValueError:  # no run with a finite ε, and no cap
+        delta, found = 0.0, None
+    names = [*runs] if found is not None and len(runs) <= _MAX_RUNS else []
+    cumulative = [ledger.total_of(*names[: k + 1], delta=delta).epsilon for k in range(len(names))]
+    view = LedgerView(found, tuple(cumulative))
+    if name is None or name not in runs:
+        return view
+    run = runs[name]
+    plans = [each for each in ledger.entries if isinstance(each, PlanEntry) and each.run == name]
+    ends = [each for each in ledger.entries if isinstance(each, EndEntry) and each.run == name]
+    spent, full_plan = _costs(ledger, run)
+    return replace(
+        view,
+        run=run,
+        spent=spent,
+        full_plan=full_plan,
+        fingerprints=(run.entry.fingerprint, *(each.fingerprint for each in plans)),
+        ended=ends[-1].time if ends and not run.is_open else None,
+    )
+
+
+def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
+    """Return the cost of a run so far and of its full plan, at its plan's δ."""
+    entry = run.entry
+    if math.isinf(entry.epsilon) or entry.delta == 0.0:
+        adjacency = "replace-one" if entry.sampling == "fixed" else "add-remove"
+        infinite = PrivacyBound(
+            math.inf, entry.delta, "none", entry.sampling, adjacency, is_upper_bound=False
+        )
+        return infinite, infinite
+    spent = ledger.total_of(entry.run, delta=entry.delta)
+    if not run.is_open and run.spent:
+        return spent, spent
+    full_plan = accounting.epsilon(
+        run.promised(), sample_rate=entry.sample_rate, delta=entry.delta, sampling=entry.sampling
+    )
+    # A filter's ε may be above the cost of its least noise.
+    return spent, replace(full_plan, epsilon=max(full_plan.epsilon, entry.epsilon), lower=None)

@@ -1,0 +1,161 @@
+"""The report of a run as a value: the one source of the HTML, the markdown and the JSON."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from dither.reports.charts import Chart, find_charts
+from dither.reports.claim import Claim, find_claim
+from dither.reports.load import Audit, Point, RunFiles, load_run
+from dither.training.statement import RunFacts, paragraphs
+from dither.types import SpentSoFar
+
+
+@final
+@dataclass(frozen=True)
+class RunReport:
+    """Everything that is reported of a run; made by `run_report`.
+
+    Attributes:
+        name: name of the run directory.
+        run: name of the run in its ledger, or None if it is not known.
+        state: "ended", "open", or "unknown" without a ledger that has the run.
+        warnings: what is damaged, missing or disagrees; a refuting audit comes first.
+        claim: what may be claimed.
+        facts: the facts of the statement, or None if they are not known.
+        planned_steps: T of the plan.
+        spent_steps: number of steps in the ledger.
+        plan_text: the plan as text.
+        fingerprints: of the plans of the run, in order: it may have been planned again.
+        averaging: "ema", "tail", or None.
+        history: the rows of history.jsonl.
+        metrics: the last metrics on public data.
+        iterate_metrics: the same without averaging.
+        derived_from_private_data: what was derived from the private data and treated as public.
+        canaries: how many canaries were offered, and how many of them were included, if known.
+        audits: the audits of the run, oldest first.
+        ledger: summary of the ledger, as ``dither ledger show --json`` prints it.
+        sessions: when the run began and was resumed, with versions of libraries.
+        registered: when it was registered.
+        ended: when it ended.
+        model_hash: SHA-256 of model.safetensors.
+        charts: the charts.
+
+    Example:
+        See `run_report`.
+    """
+
+    name: str
+    run: str | None
+    state: str
+    warnings: tuple[str, ...]
+    claim: Claim
+    facts: RunFacts | None
+    planned_steps: int | None
+    spent_steps: int | None
+    plan_text: str | None
+    fingerprints: tuple[str, ...]
+    averaging: str | None
+    history: tuple[Point, ...]
+    metrics: dict[str, float]
+    iterate_metrics: dict[str, float]
+    derived_from_private_data: tuple[str, ...]
+    canaries: tuple[int, int | None] | None
+    audits: tuple[Audit, ...]
+    ledger: dict[str, Any] | None
+    sessions: tuple[dict[str, Any], ...]
+    registered: str | None
+    ended: str | None
+    model_hash: str | None
+    charts: tuple[Chart, ...]
+
+    @property
+    def statement(self) -> list[str]:
+        """The paragraphs of the privacy statement; empty if its facts are not known."""
+        leaks = [f"{value} was" for value in self.derived_from_private_data]
+        return [] if self.facts is None else paragraphs(self.facts, leaks=leaks)
+
+
+def run_report(path: str | Path) -> RunReport:
+    """Return the report of a run directory.
+
+    Guarantees: ε is never smaller than what the ledger counts for the run; without a ledger that
+    has the run, or with files of another run, no ε is reported. What is missing or damaged is in
+    ``warnings``. Nothing in the directory but the ledger's own journal is written to.
+
+    Args:
+        path: the run directory of ``dither train --run-dir`` or of `dither.train`.
+
+    Returns:
+        A `RunReport`, for `to_html`, `to_markdown`, `to_json` or `write_report`.
+
+    Example:
+        >>> import tempfile, dither, torch
+        >>> run = dither.training.Run(tempfile.mkdtemp() + "/run1")
+        >>> plan = dither.plan(epsilon=2.0, delta=1e-3, dataset_size=50, batch_size=10, steps=3)
+        >>> data = torch.zeros(50, 3), torch.zeros(50, dtype=torch.int64)
+        >>> trained = dither.train(torch.nn.Linear(3, 2), data, plan, run=run, progress=False)
+        >>> report = run_report(run.directory)
+        >>> report.claim.verdict, report.claim.bound == trained.bound, report.warnings
+        ('proven', True, ())
+    """
+    files = load_run(path)
+    claim, warnings = find_claim(files)
+    refuting = [audit.verdict for audit in files.audits if audit.is_violated]
+    if refuting:
+        warnings.insert(0, f"An audit has refuted the claim of this run. {refuting[-1]}")
+    about, result, view = files.about, files.result, files.ledger
+    run = None if view is None else view.run
+    planned = None if run is None else len(run.entry.noise)
+    return RunReport(
+        name=files.path.resolve().name,
+        run=None if about is None else about.run,
+        state="unknown" if run is None else "open" if run.is_open else "ended",
+        warnings=(*warnings, *files.warnings),
+        claim=claim,
+        facts=_facts(files, claim),
+        planned_steps=planned if files.plan is None else files.plan.steps,
+        spent_steps=None if run is None else len(run.spent),
+        plan_text=None if files.plan is None else files.plan.text,
+        fingerprints=() if view is None else view.fingerprints,
+        averaging=None if result is None else result.averaging,
+        history=files.history,
+        metrics={} if result is None else result.metrics,
+        iterate_metrics={} if result is None else result.iterate_metrics,
+        derived_from_private_data=files.derived_from_private_data,
+        canaries=files.canaries,
+        audits=files.audits,
+        ledger=None if view is None else view.summary,
+        sessions=() if about is None else about.sessions,
+        registered=None if run is None else run.entry.time,
+        ended=None if view is None else view.ended,
+        model_hash=files.model_hash,
+        charts=find_charts(files, claim),
+    )
+
+
+def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
+    """Return the facts of the statement, if the plan and a bound are known."""
+    plan, result, bound = files.plan, files.result, claim.bound
+    if plan is None or bound is None:
+        return None
+    steps, plan_epsilon = 0 if result is None else result.steps, bound.epsilon
+    if result is None and files.ledger is not None and files.ledger.run is not None:
+        steps = len(files.ledger.run.spent)
+        bound = claim.spent if isinstance(claim.spent, SpentSoFar) else bound
+    if not steps:
+        return None
+    return RunFacts(
+        bound=bound,
+        plan_epsilon=plan_epsilon,
+        steps=steps,
+        dataset_size=plan.dataset_size,
+        batch_size=plan.batch_size,
+        sampling=plan.sampling,
+        clip_norm=plan.clip_norm,
+        fingerprint=plan.fingerprint if result is None else result.fingerprint,
+        has_noise=plan.has_noise,
+        uses_raw_gradients=plan.uses_raw_gradients,
+        is_seeded=files.is_seeded,
+        seed=None if result is None else result.seed,
+    )
