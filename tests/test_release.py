@@ -339,9 +339,9 @@ def test_seeded_releases_repeat_and_others_do_not() -> None:
         ({"clip_norm": 0.0}, ValueError, "clip_norm must be a positive, finite number, got 0.0"),
         ({"clip_norm": -1.0}, ValueError, "clip_norm must be a positive, finite number, got -1.0"),
         ({"clip_norm": math.nan}, ValueError, "clip_norm must be .*, got nan"),
-        ({"batch_size": 0}, ValueError, "batch_size must be a whole number of at least 1, got 0"),
-        ({"batch_size": 2.5}, ValueError, "batch_size must be a whole number of .*, got 2.5"),
-        ({"batch_size": True}, TypeError, "batch_size must be a whole number of .*, got True"),
+        ({"batch_size": 0}, ValueError, "batch_size must be an integer of at least 1, got 0"),
+        ({"batch_size": 2.5}, ValueError, "batch_size must be an integer of .*, got 2.5"),
+        ({"batch_size": True}, TypeError, "batch_size must be an integer of .*, got True"),
     ],
 )
 def test_bad_input(change: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -110,5 +110,5 @@ def test_the_first_bad_entry_is_named() -> None:
         validate.probabilities(x=[1e-60])
     with pytest.raises(TypeError, match=r"^x must be a str, got 3 \(int\)$"):
         validate.instance(str, x=3)
-    with pytest.raises(ValueError, match="^x must have one entry a step, 2 in all, got 1$"):
+    with pytest.raises(ValueError, match="^x must have one entry per step, 2 in all, got 1$"):
         validate.same_length(2, x=np.ones(1))

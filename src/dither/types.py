@@ -22,13 +22,13 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend; checked by the allocations whose noise depends on it.
+    """What a run may spend, for allocations whose noise depends on it.
 
     Args:
         epsilon: the target ε, positive.
         delta: the target δ, in (0, 1).
         sample_rate: q, the probability that a record takes part in a step.
-        accountant: name of the accountant whose cost is meant; None is the default one.
+        accountant: name of the accountant; None is the default one.
         sampling: "poisson" or "fixed".
     """
 
@@ -53,10 +53,10 @@ _ADJACENCIES = {"add-remove": "adding or removing one", "replace-one": "replacin
 
 @dataclass(frozen=True)
 class PrivacyBound:
-    """An ε with everything that it takes to know what it means.
+    """An (ε, δ) guarantee and everything needed to interpret it.
 
     Attributes:
-        epsilon: ε; infinite where nothing is claimed.
+        epsilon: ε; infinite if nothing is claimed.
         delta: δ.
         lower: a certified lower bound on the ε of the mechanism's dominating pair, if known.
         accountant: which method gave it.
@@ -107,7 +107,7 @@ class SpentSoFar(PrivacyBound):
 
 
 def rounded(value: float, digits: int, direction: str = ROUND_CEILING) -> str:
-    """Return the number in that many digits, rounded up: what is printed is claimed.
+    """Return the number with that many digits, rounded up: what is printed is claimed.
 
     >>> rounded(1.23441, 4), rounded(2.0, 4), rounded(1.01e-5, 2)
     ('1.235', '2', '1.1e-05')
@@ -172,7 +172,7 @@ class PlanState(Protocol):
 
 
 class EpsilonDelta(NamedTuple):
-    """An (ε, δ) pair, as the paper's lemmas take and give them."""
+    """An (ε, δ) pair, as the paper's lemmas take and return them."""
 
     epsilon: float
     delta: float

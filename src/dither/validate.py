@@ -6,8 +6,8 @@
 Traceback (most recent call last):
 dither.validate.InvalidValueError: epsilon must be a positive, finite number, got -1
 
-Numbers outside 1e-50 … 1e50 are refused too: no quantity of a training run is out there, and
-squares and products of what is inside neither overflow nor vanish.
+Numbers outside 1e-50 … 1e50 are refused too: no quantity of a training run is that large or small,
+and squares and products of numbers inside neither overflow nor vanish.
 """
 
 import math
@@ -27,11 +27,11 @@ MOST_STEPS = 10**8
 
 
 class InvalidValueError(ValueError):
-    """An argument has a value that is not allowed; the message is one line for people."""
+    """An argument has a value that is not allowed; the message is one line."""
 
 
 class InvalidTypeError(TypeError):
-    """An argument is not of a kind that is allowed; the message is one line for people."""
+    """An argument has a type that is not allowed; the message is one line."""
 
 
 def positive(**argument: object) -> float:
@@ -79,7 +79,7 @@ def rate(**argument: object) -> float:
 
 
 def rates(steps: int, **argument: object) -> "float | FloatArray":
-    """Return probabilities in (0, 1], one a step or one for all; equal ones become one."""
+    """Return probabilities in (0, 1], one per step or one for all; equal ones become one."""
     ((name, value),) = argument.items()
     if np.ndim(cast(ArrayLike, value)) == 0:
         return rate(**argument)
@@ -89,18 +89,18 @@ def rates(steps: int, **argument: object) -> "float | FloatArray":
 
 
 def count(**argument: object) -> int:
-    """Return the argument as an int >= 1; a float is taken if it is whole."""
-    name, value, number = _number(argument, "a whole number of at least 1")
-    whole = int(cast(SupportsInt, value)) if math.isfinite(number) else 0
-    if whole < 1 or whole != value:
-        raise InvalidValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    """Return the argument as an int >= 1; a float is accepted if it is an integer."""
+    name, value, number = _number(argument, "an integer of at least 1")
+    integer = int(cast(SupportsInt, value)) if math.isfinite(number) else 0
+    if integer < 1 or integer != value:
+        raise InvalidValueError(f"{name} must be an integer of at least 1, got {value!r}")
     if number > LARGEST:
         raise InvalidValueError(f"{name} must be between 1 and 1e50, got {value!r}")
-    return whole
+    return integer
 
 
 def step_count(**argument: object) -> int:
-    """Return the argument as a number of steps, which must fit into memory."""
+    """Return the argument as a number of steps, which must fit in memory."""
     T = count(**argument)
     if T > MOST_STEPS:
         ((name, value),) = argument.items()
@@ -122,7 +122,7 @@ def steps_in(epochs: object, *, batch_size: int, dataset_size: int) -> int:
 
 
 def steps_at_least(least: float, formula: str, steps: object) -> int:
-    """Return ``steps`` as an int that is no less than what a statement's condition asks."""
+    """Return ``steps`` as an int that is no less than what a statement's condition requires."""
     T = count(steps=steps)
     if least > T:
         raise InvalidValueError(f"steps must be at least {formula} = {least:.6g}, got {steps!r}")
@@ -155,16 +155,16 @@ def numbers(**argument: object) -> FloatArray:
     name, values = _array(argument, "numbers", "biuf")
     if np.isnan(values).any():
         missing = int(np.isnan(values).sum())
-        raise InvalidValueError(f"{name} must be numbers, got {missing} that are none (NaN)")
+        raise InvalidValueError(f"{name} must be numbers, got {missing} NaN")
     return values
 
 
 def same_length(expected: int, **argument: FloatArray) -> FloatArray:
-    """Return the vector if it has ``expected`` entries, one a step."""
+    """Return the vector if it has ``expected`` entries, one per step."""
     ((name, values),) = argument.items()
     if values.size != expected:
         raise InvalidValueError(
-            f"{name} must have one entry a step, {expected} in all, got {values.size}"
+            f"{name} must have one entry per step, {expected} in all, got {values.size}"
         )
     return values
 

@@ -498,7 +498,7 @@ def test_bad_input_is_one_line_with_the_name() -> None:
         (lambda: budget.charge(0.01, 0.1), "noise_multiplier must be at least 0.02, got 0.01"),
         (lambda: budget.charge(1.0, 1.5), "sample_rate must be above 0 and at most 1, got 1.5"),
         (lambda: budget.affordable(0.0), "sample_rate must be above 0 and at most 1, got 0.0"),
-        (lambda: budget.affordable(0.1, steps=0), "steps must be a whole number of .*, got 0"),
+        (lambda: budget.affordable(0.1, steps=0), "steps must be an integer of .*, got 0"),
         (lambda: Odometer(0.0), "delta must be strictly between 0 and 1, got 0.0"),
         (lambda: Odometer(1e-5, orders=[1e6]), r"orders\[0\] must be from .* to .*, got 1e\+06"),
         (lambda: Odometer(1e-5, sampling="full"), "sampling must be one of .*, got 'full'"),
@@ -506,7 +506,7 @@ def test_bad_input_is_one_line_with_the_name() -> None:
         (lambda: odometer.charge(1.0, -0.1), "sample_rate must be .*, got -0.1"),
         (
             lambda: order_for(1.0, 1e-5, steps=0, sample_rate=0.1),
-            "steps must be a whole number of at least 1, got 0",
+            "steps must be an integer of at least 1, got 0",
         ),
     ]
     for call, message in calls:

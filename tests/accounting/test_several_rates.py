@@ -94,7 +94,7 @@ def test_estimates_need_one_rate(accountant: str) -> None:
 
 
 def test_bad_rates() -> None:
-    with pytest.raises(ValueError, match=r"one entry a step, 2 in all, got 3"):
+    with pytest.raises(ValueError, match=r"one entry per step, 2 in all, got 3"):
         dither.epsilon([1.0, 1.0], sample_rate=[0.1, 0.2, 0.3], delta=1e-5)
     with pytest.raises(ValueError, match=r"sample_rate\[1\] must be in \(0, 1\]"):
         dither.epsilon([1.0, 1.0], sample_rate=[0.1, 1.5], delta=1e-5)

@@ -287,7 +287,7 @@ def test_compiled_models_are_refused_by_name() -> None:
         ({"clip_norm": 0.0}, "clip_norm must be a positive, finite number, got 0.0"),
         ({"clip_norm": math.nan}, "clip_norm must be a positive, finite number, got nan"),
         ({"engine": "slow"}, "engine must be one of fast, reference, got 'slow'"),
-        ({"microbatch_size": 0}, "microbatch_size must be a whole number of at least 1, got 0"),
+        ({"microbatch_size": 0}, "microbatch_size must be an integer of at least 1, got 0"),
         ({"model": "no"}, "model must be a Module, got 'no' (str)"),
         ({"inputs": 3}, "inputs must be a tensor, or a tuple or dict of tensors, got int"),
         ({"inputs": torch.tensor(1.0)}, "inputs must have the records along the first dimension"),

@@ -69,5 +69,5 @@ def test_custom_is_a_value_too() -> None:
     assert custom != Custom([1.0, 3.0])
     assert repr(custom) == "Custom([1, 2])"
     np.testing.assert_array_equal(custom.alphas([0.1, 0.2], budget=BUDGET), [1.0, 2.0])
-    with pytest.raises(ValueError, match="values must have one entry a step, 3 in all, got 2"):
+    with pytest.raises(ValueError, match="values must have one entry per step, 3 in all, got 2"):
         custom.alphas([0.1, 0.2, 0.3])

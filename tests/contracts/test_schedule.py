@@ -89,7 +89,7 @@ def test_a_million_steps_take_no_more_python_than_ten(
 def test_refuses_bad_steps(
     value: Schedule, equal: Schedule, other: Schedule, steps: object
 ) -> None:
-    with pytest.raises((ValueError, TypeError), match="steps must be a whole number of at least 1"):
+    with pytest.raises((ValueError, TypeError), match="steps must be an integer of at least 1"):
         value.stepsizes(steps)  # type: ignore[arg-type]
 
 

@@ -183,7 +183,7 @@ def test_partial_fit_is_refused_with_the_reason() -> None:
         ({"classes": [0.0, np.nan]}, "classes must be a list of labels"),
         ({"classes": range(9)}, "only labels of classes"),
         ({"noise": "loud"}, "noise must be one of"),
-        ({"stepsizes": [1.0, 2.0]}, "stepsizes must have one entry a step"),
+        ({"stepsizes": [1.0, 2.0]}, "stepsizes must have one entry per step"),
         ({"dataset_size": 0}, "The 'dataset_size' parameter"),
     ],
 )

@@ -406,7 +406,7 @@ def test_str_is_for_a_review(fixed: ReactivePlan, following: ReactivePlan) -> No
         ({"noise": "matched"}, 'noise must be "filter", "uniform", a GrowthBound .*\'matched\'$'),
         ({"noise": "cosine"}, 'noise must be "filter", "uniform", a GrowthBound .*\'cosine\'$'),
         ({}, 'noise must be "filter", "uniform", a GrowthBound .*\'optimal\'$'),
-        ({"noise": [1.0]}, "noise must have one entry a step, 60 in all, got 1"),
+        ({"noise": [1.0]}, "noise must have one entry per step, 60 in all, got 1"),
         ({"noise": "filter", "accountant": "pld"}, "accountant must be None with noise='filter'"),
         ({"noise": "filter", "sampling": "shuffle"}, "sampling must be one of fixed, poisson"),
         ({"noise": "filter", "epsilon": -1.0}, "epsilon must be a positive, finite number"),

@@ -104,9 +104,9 @@ def test_refuses_bad_parameters(bad: float) -> None:
 
 
 def test_refuses_the_rest() -> None:
-    with pytest.raises(ValueError, match="every must be a whole number of at least 1, got 1.5"):
+    with pytest.raises(ValueError, match="every must be an integer of at least 1, got 1.5"):
         Step(1.0, 0.5, 1.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="every must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="every must be an integer of at least 1, got 0"):
         Step(1.0, 0.5, 0)
     with pytest.raises(ValueError, match="steps must be at most 100,000,000, got 1000000000000"):
         Constant(1.0).stepsizes(10**12)

@@ -181,9 +181,9 @@ def test_refuses_a_delta_outside_the_unit_interval(bad: float) -> None:
 def test_refuses_the_rest() -> None:
     with pytest.raises(ValueError, match="sample_rate must be above 0 and at most 1, got 1.5"):
         amplification_by_sampling(1.0, 1e-5, 1.5)
-    with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="steps must be an integer of at least 1, got 0"):
         advanced_composition(0.1, 1e-6, 0, 1e-6)
-    with pytest.raises(ValueError, match="deltas must have one entry a step, 2 in all, got 1"):
+    with pytest.raises(ValueError, match="deltas must have one entry per step, 2 in all, got 1"):
         extended_advanced_composition([0.1, 0.1], [1e-6], 1e-6)
     with pytest.raises(ValueError, match=r"epsilons\[0\] must be positive and finite, got 0.0"):
         extended_advanced_composition([0.0], [1e-6], 1e-6)

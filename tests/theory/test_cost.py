@@ -65,5 +65,5 @@ def test_improvement_grows_like_log_t() -> None:
 
 
 def test_refuses_unequal_lengths() -> None:
-    with pytest.raises(ValueError, match="alphas must have one entry a step, 2 in all, got 1"):
+    with pytest.raises(ValueError, match="alphas must have one entry per step, 2 in all, got 1"):
         noise_cost([1.0], [1.0, 2.0])

@@ -233,7 +233,7 @@ def test_spending_is_the_theorem_for_the_first_steps() -> None:
         ({"epsilon": 0.0}, "epsilon must be a positive, finite number, got 0.0"),
         ({"clip_norm": math.inf}, "clip_norm must be a positive, finite number, got inf"),
         ({"batch_size": 50_001}, "batch_size must be at most dataset_size = 50000, got 50001"),
-        ({"dataset_size": 0}, "dataset_size must be a whole number of at least 1, got 0"),
+        ({"dataset_size": 0}, "dataset_size must be an integer of at least 1, got 0"),
         (
             {"batch_size": 1, "delta": 0.5},
             r"delta must be below 12.8·steps·batch_size/dataset_size = 0.000256, got 0.5",

@@ -275,7 +275,7 @@ def test_best_steps_against_every_number_of_steps(problem: Problem, budget: dict
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dimension": 0}, "dimension must be a whole number of at least 1, got 0"),
+        ({"dimension": 0}, "dimension must be an integer of at least 1, got 0"),
         ({"smoothness": 0.0}, "smoothness must be a positive, finite number, got 0.0"),
         ({"initial_gap": -1.0}, "initial_gap must be a finite number of at least 0, got -1.0"),
         ({"clip_norm": math.nan}, "clip_norm must be a positive, finite number, got nan"),
@@ -295,9 +295,9 @@ def test_refuses_the_rest() -> None:
         utility_bound(PROBLEM, eta, alphas=eta, noise_multipliers=eta, **BUDGET)
     with pytest.raises(TypeError, match="takes alphas, epsilon and delta together, or"):
         utility_bound(PROBLEM, eta, alphas=eta, epsilon=1.0)
-    with pytest.raises(ValueError, match="noise_multipliers must have one entry a step, 2 in all"):
+    with pytest.raises(ValueError, match="noise_multipliers must have one entry per step"):
         utility_bound(PROBLEM, eta, noise_multipliers=[1.0])
-    with pytest.raises(ValueError, match="alphas must have one entry a step, 2 in all, got 3"):
+    with pytest.raises(ValueError, match="alphas must have one entry per step, 2 in all, got 3"):
         utility_bound(PROBLEM, eta, alphas=[1.0, 1.0, 1.0], **BUDGET)
     with pytest.raises(ValueError, match="sampling must be one of fixed, poisson, got 'shuffle'"):
         utility_bound(PROBLEM, eta, noise_multipliers=eta, sampling="shuffle")

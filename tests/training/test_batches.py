@@ -83,7 +83,7 @@ def test_no_batch_is_left_at_the_end() -> None:
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5])
 def test_bad_numbers_of_steps(steps: Any) -> None:
-    with pytest.raises(ValueError, match="steps must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="steps must be an integer of at least 1"):
         private().batches(steps)
 
 
@@ -324,7 +324,7 @@ def test_microbatches_without_a_batch() -> None:
 def test_bad_sizes_of_microbatches(size: int) -> None:
     run = private()
     batch = next(run.batches())
-    with pytest.raises(ValueError, match="size must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="size must be an integer of at least 1"):
         next(run.microbatches(batch, size))
 
 

@@ -95,7 +95,7 @@ def test_optimizers() -> None:
 
 
 def test_settings() -> None:
-    with pytest.raises(ValueError, match="workers must be a whole number of at least 1, got -1"):
+    with pytest.raises(ValueError, match="workers must be an integer of at least 1, got -1"):
         private(workers=-1)
 
 

@@ -157,8 +157,8 @@ def test_losses_by_name(loss: str, targets: Tensor) -> None:
         ({"loss": 3}, "loss must be a name or a function"),
         ({"optimizer": "lion"}, "optimizer must be one of adam, adamw, momentum, sgd"),
         ({"optimizer": 3}, "optimizer must be a name, an optimizer or a function"),
-        ({"every": 0}, "every must be a whole number of at least 1"),
-        ({"microbatch_size": 0}, "size must be a whole number of at least 1"),
+        ({"every": 0}, "every must be an integer of at least 1"),
+        ({"microbatch_size": 0}, "size must be an integer of at least 1"),
         ({"averaging": "mean"}, "averaging must be one of ema, tail"),
     ],
 )

@@ -11,9 +11,13 @@ Accountants:
 For noise that is chosen while training, plain composition is not enough: see `Filter` and
 `Odometer`.
 
-Sampling: ``poisson`` (each record by its own coin, neighbours add or remove one), ``fixed`` (m
-distinct records, neighbours replace one, which moves the sum by up to 2·C). ``sample_rate=1`` is
-the full batch and has a closed form. Shuffled batches are refused: no accountant here covers them.
+Sampling:
+
+- ``poisson``: every record independently with probability q; adjacency: add or remove one record.
+- ``fixed``: m distinct records; adjacency: replace one record, which moves the sum by up to 2·C.
+
+``sample_rate=1`` is the full batch and has a closed form. Shuffled batches are refused: no
+accountant here covers them.
 """
 
 import math
@@ -76,13 +80,13 @@ def epsilon(
 ) -> PrivacyBound:
     """Return ε of noisy steps whose noise was fixed in advance.
 
-    Guarantees: with an accountant whose result says ``is_upper_bound``, the releases of all steps
+    Guarantees: with an accountant whose result has ``is_upper_bound``, the releases of all steps
     together are (ε, δ)-differentially private, in whatever order the steps come.
 
     Args:
-        noise_multipliers: z, one a step: the standard deviation of the noise on the sum of clipped
-            gradients, divided by the clip norm.
-        sample_rate: q, in (0, 1]; one number, or with ``pld`` and ``rdp`` one a step.
+        noise_multipliers: z, one per step: the standard deviation of the noise on the sum of
+            clipped gradients, divided by the clip norm.
+        sample_rate: q, in (0, 1]; one number, or with ``pld`` and ``rdp`` one per step.
         delta: δ, in (0, 1).
         sampling: "poisson" or "fixed".
         accountant: one of `ACCOUNTANTS`; None is ``pld``.
@@ -208,7 +212,7 @@ def _check(
     if not isinstance(q, float) and name not in ("pld", "rdp"):
         raise validate.InvalidValueError(
             f"sample_rate must be one number for accountant {name!r}, got {q.size}: pld and rdp "
-            "take one a step"
+            "take one per step"
         )
     return z, q, name
 

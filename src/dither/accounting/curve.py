@@ -7,7 +7,7 @@ The loss of a run is the sum L of its steps' losses, and for any θ > 0
     δ(ε) = E[(1 − e^(ε−L))₊] = (1/2π)·∫ M(s)·e^(−sε)/(s·(s+1)) dω,  s = θ + iω,  M(s) = E[e^(sL)],
 
 where M is the product of the steps' transforms. Nothing is put on a grid of losses, so that
-nothing is rounded up T times; what is lost on the way is bounded:
+nothing is rounded up T times; every error is bounded:
 
 - *Smoothing.* One more Gaussian release with noise multiplier 1/τ can only raise δ. It multiplies
   M by e^(τ²s(s+1)/2), which ends the integral after a few hundred points. It raises the integrand
@@ -40,11 +40,11 @@ _PROBES = 6
 
 
 class TooFineError(ArithmeticError):
-    """The integral would need more frequencies than are worth it: what is known already must do."""
+    """The integral would need too many frequencies: what is known already must suffice."""
 
 
 class Curve:
-    """δ(ε) of a run in one direction of the neighbouring relation, bracketed.
+    """δ(ε) of a run in one direction of the adjacency relation, bracketed.
 
     Args:
         steps: the steps of the run, reduced.
@@ -68,8 +68,8 @@ class Curve:
         """Return (ε, θ): the best ε that moments alone give for δ, and the order that gives it."""
 
         def epsilon(theta: float) -> float:
-            room = self.log_moment(theta) - math.log(delta) + _best_payoff(theta)
-            return room / theta
+            log_ratio = self.log_moment(theta) - math.log(delta) + _best_payoff(theta)
+            return log_ratio / theta
 
         spread = math.sqrt(max(self.log_moment(1.0), 1e-300))
         start = math.sqrt(-2.0 * math.log(delta)) / spread
@@ -192,7 +192,7 @@ class _Terms:
 
     Attributes:
         log_moment: log M(θ).
-        coefficients: one a frequency.
+        coefficients: one per frequency.
         spread: bound on the sum of their errors.
         size: their sum in size.
     """
@@ -279,7 +279,7 @@ def _sizes(
     if mus.size > 1:
         size = size + np.maximum(np.abs(m[2] - m[1]), np.abs(m[1] - m[0]))
     size = size * (1.0 + 1e-12) + 1e-13
-    # Each frequency is at most half a stride from one that was looked at.
+    # Each frequency is at most half a stride from one that was evaluated.
     size += 0.5 * change * spacing * (stride if stride > 1 else 0)
     nearest = (np.arange(number) + stride // 2) // stride
     return np.asarray(np.minimum(size[nearest], 1.0))

@@ -1,4 +1,4 @@
-"""Accountants that are kept for comparison: the central limit, and the paper's own bounds."""
+"""Accountants for comparison: the central limit, and the paper's own bounds."""
 
 import math
 
@@ -58,8 +58,8 @@ def advanced_epsilon(
 ) -> tuple[float, bool]:
     """Return ε by the paper's lemmas alone: Gaussian, sampled, then composed; and if they apply.
 
-    δ is split as in the proof of the privacy theorem. The Gaussian lemma needs ε < 1 a step; where
-    it fails, its formula is used all the same and nothing is claimed.
+    δ is split as in the proof of the privacy theorem. The Gaussian lemma needs ε < 1 per step;
+    where that fails, its formula is used all the same and nothing is claimed.
     """
     T, width = z.size, 2.0 if sampling == "fixed" else 1.0
     each_delta = delta / (12.8 * T * sample_rate)

@@ -16,7 +16,7 @@ orders a_1 … a_k and δ_1 + … + δ_k = δ beforehand.
 
 - *Filter.* If S_N(a_i) + c(a_i, δ_i) ≤ ε for at least one i, whichever it turns out to be, the left
   side of (1) is at most Σ_i δ_i·M_N(a_i), and its expectation at most Σ_i δ_i = δ. So a run that
-  continues only while one order has budget left is (ε, δ)-differentially private as a whole. With
+  continues only while one order has budget left is (ε, δ)-differentially private. With
   k = 1 it is the Rényi filter of Feldman and Zrnic; several orders cost log(k)/(a−1) in ε.
 - *Odometer.* The same sum bounds (1) for ε_N = min_i S_N(a_i) + c(a_i, δ_i): at every stopping time
   P(O) ≤ E_Q[e^(ε_N); O] + δ for every set O of outcomes. By Ville's inequality, moreover, with
@@ -155,7 +155,7 @@ class Filter(RenyiSums):
             if rho <= 0.0:
                 raise validate.InvalidValueError(
                     f"orders[{index}] must leave a budget at ε = {self.epsilon:g} and a δ of "
-                    f"{delta / len(chosen):g} an order, got {chosen[index]:g}"
+                    f"{delta / len(chosen):g} per order, got {chosen[index]:g}"
                 )
 
     @property
@@ -175,7 +175,7 @@ class Filter(RenyiSums):
 
     @property
     def bound(self) -> PrivacyBound:
-        """The claim: ε and δ of the whole run, whatever is still charged."""
+        """The claim: ε and δ of the full run, whatever is still charged."""
         return self._bound(self._epsilon, "filter")
 
     def charge(self, noise_multiplier: float, sample_rate: float) -> None:

@@ -49,7 +49,7 @@ def fourier_excess(weight: FloatArray, loss: FloatArray, spacing: float, number:
 
 
 def _directly(weight: FloatArray, loss: FloatArray, spacing: float, number: int) -> np.ndarray:
-    """With n = outer + inner it takes √N exponentials a loss: (a+1)·(b+1) − 1 = a·b + a + b."""
+    """With n = outer + inner it takes √N exponentials per loss: (a+1)·(b+1) − 1 = a·b + a + b."""
     inner = max(1, math.isqrt(number))
     outer = -(-number // inner)
     out = np.empty((loss.shape[0], number), dtype=complex)

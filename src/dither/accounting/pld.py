@@ -39,7 +39,7 @@ def bracket_epsilon(
 
     The buckets and the smoothing are refined until (upper − lower)/upper is at most ``tolerance``,
     or until ε is below 1e-3. Where that would take too long (q below 1e-3 and few expected draws:
-    then a small ε must be told from losses of several nats) the bracket stays wide, and shows it.
+    then a small ε has to be distinguished from losses of several nats) the bracket stays wide.
     """
     upper, lower = math.inf, 0.0
     for width, smoothing in _REFINEMENTS:

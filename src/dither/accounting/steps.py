@@ -40,7 +40,7 @@ _STRONG = 64
 
 @dataclass(frozen=True)
 class Sample:
-    """log M(θ) of the whole run and M(θ + iω)/M(θ) on a grid of ω, with a bound on the error.
+    """log M(θ) of the full run and M(θ + iω)/M(θ) on a grid of ω, with a bound on the error.
 
     Attributes:
         log_moment: log M(θ).
@@ -158,7 +158,7 @@ class Sampled:
         return math.fsum(steps.log_moment(q, theta, kind) for steps, q in self.parts)
 
     def most_by_adding(self) -> float:
-        """Return the largest loss of adding a record under Poisson sampling, −log(1−q) a step."""
+        """Return the largest loss of adding a record under Poisson sampling, −log(1−q) per step."""
         return math.fsum(
             -steps.number * math.log1p(-q) if q < 1.0 else math.inf for steps, q in self.parts
         )
@@ -274,7 +274,7 @@ def _series(r: np.ndarray, r_error: FloatArray, powers: FloatArray, counts: Floa
 
     The terms left out are at most Σ p_t^7·|r|^7/(7·(1 − |r|)), and Σ p_t^7 ≤ Σ p_t^6. An error of
     r counts Σ p_t/(1 − |r|) times. Where a bucket's series does not converge it is left out, and
-    the error says no more than that each factor is at most 1 + |r| in size.
+    the error bound only uses that each factor is at most 1 + |r| in size.
     """
     log_total = np.zeros(r.shape[1], dtype=complex)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -13,7 +13,7 @@ size, where replacing a record moves the sum by up to 2·C) and w(x) = 1 − q +
   M(s) = E_{x~N(0,1)}[(w^(s+1) + w^(−s))·1{y>0}] + (1−q)·(2Φ(μ/2) − 1).
 
 The integrands are analytic, so that the rules used here converge geometrically, and their errors
-are bounded, not hoped for: see `_trapezoid_step`, `_panels` and `rounding`.
+are bounded: see `_trapezoid_step`, `_panels` and `rounding`.
 """
 
 import math
@@ -51,7 +51,7 @@ def log_moments(mus: FloatArray, q: float, theta: float, kind: Kind) -> FloatArr
     E[w] = 1, so that M − 1 = E[w^κ − 1 − κ·(w − 1)] with κ = θ + 1 or −θ: an integral of
     something that is never negative, in which nothing cancels. Where (θ+1)·μ is in the thousands,
     the moment is bounded by (θ+1)·θ·μ²/2, that of the full batch, of which sampling is a mixture
-    with a step that tells nothing.
+    with a step that reveals nothing.
     """
     out = 0.5 * theta * (theta + 1.0) * mus * mus
     if kind == "poisson-add" and q < 1.0:
@@ -88,7 +88,7 @@ def _alike(mus: FloatArray, most: int, kind: Kind) -> Iterator[np.ndarray]:
 
 
 class Transforms(NamedTuple):
-    """M(θ + iω)/M(θ) for several μ, one a row, on a grid of ω, one a column.
+    """M(θ + iω)/M(θ) for several μ, one per row, on a grid of ω, one per column.
 
     Attributes:
         log_moment: log M(θ), rounded up.
@@ -342,8 +342,8 @@ def _fixed_log_moments(mus: FloatArray, q: float, theta: float) -> FloatArray:
     up, down = g + (theta + 1.0) * loss, g - theta * loss
     top = np.maximum(up.max(axis=1), 0.0)[:, None]
     atom = (1.0 - q) * erf(mus / math.sqrt(8.0))
-    whole = np.exp(up - top).sum(axis=1) + np.exp(down - top).sum(axis=1)
-    large: FloatArray = top[:, 0] + np.log(whole + atom * np.exp(-top[:, 0]))
+    total = np.exp(up - top).sum(axis=1) + np.exp(down - top).sum(axis=1)
+    large: FloatArray = top[:, 0] + np.log(total + atom * np.exp(-top[:, 0]))
     close = large < 1.0
     if close.any():
         # M − 1 = ∫ (w^(θ+1) − 1 − (θ+1)·v) + (w^(−θ) − 1 + θ·v) + v over y > 0, less the mass that

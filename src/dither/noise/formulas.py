@@ -102,7 +102,7 @@ class GrowthBound:
 
 @final
 class Custom(Vector):
-    """The given α, one a step.
+    """The given α, one per step.
 
     >>> Custom([1.0, 2.0]).alphas([0.1, 0.1])
     array([1., 2.])

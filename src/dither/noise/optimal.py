@@ -31,7 +31,7 @@ _AIM = 0.999
 @final
 @dataclass(frozen=True)
 class Optimal:
-    """Minimise the noise that reaches the parameters at a given ε, whatever a step really costs.
+    """Minimise the noise that reaches the parameters at a given ε, by the accountant's own cost.
 
     The noise of step t reaches the parameters with the weight w_t = η_t², or, with momentum β,
     w_t = (Σ_{s≥t} β^(s−t)·η_s)². `Optimal` minimises Σ w_t·z_t² over all z_t ≥ floor that cost at
@@ -165,8 +165,8 @@ def marginal_cost(
 ) -> MarginalCost:
     """Tabulate what noise saves, for a run with the given noise and a target (ε, δ).
 
-    ``pld`` and ``rdp`` use the direction of the neighbouring relation that costs more; ``rdp`` uses
-    its best order, where V is the step's log-moment; the central limit costs e^(1/z²) − 1 a step,
+    ``pld`` and ``rdp`` use the direction of the adjacency relation that costs more; ``rdp`` uses
+    its best order, where V is the step's log-moment; the central limit costs e^(1/z²) − 1 per step,
     and the paper's bounds 1/z².
     """
     reach = pld.sensitivity(sampling)

@@ -16,13 +16,13 @@ class ClosedForm(ABC):
     """A schedule whose step sizes are one vectorised formula of the step's number."""
 
     def __post_init__(self) -> None:
-        """Check every parameter: positive and finite, unless the class says otherwise."""
+        """Check every parameter: positive and finite, unless the class overrides this."""
         for field in fields(self):
             self._set(field.name, validate.positive(**{field.name: getattr(self, field.name)}))
 
     @final
     def stepsizes(self, steps: int) -> FloatArray:
-        """Return η_0 … η_{T−1}; an under- or overflow on the way is refused."""
+        """Return η_0 … η_{T−1}; an under- or overflow is refused."""
         T = validate.step_count(steps=steps)
         with np.errstate(all="ignore"):
             return validate.positives(stepsizes=self._formula(np.arange(T, dtype=np.float64), T))
@@ -195,7 +195,7 @@ class SqrtToZero(ClosedForm):
 
 @final
 class Table(Vector):
-    """The given step sizes, one a step; another number of steps is refused.
+    """The given step sizes, one per step; another number of steps is refused.
 
     >>> Table([0.3, 0.2, 0.1]).stepsizes(3)
     array([0.3, 0.2, 0.1])
@@ -222,9 +222,9 @@ class Warmup:
     """Rise linearly for ``steps`` steps to the first step size of ``inner``, then follow it.
 
     η_t = η⁰·(t+1)/W for t < W, where η⁰ is the inner schedule's first step size: the first step
-    is above zero and the ramp ends at η⁰. The inner schedule then has the other T − W steps for
-    itself, from its own first. A run of W steps or fewer has the ramp alone, towards the first of
-    W inner steps.
+    is above zero and the ramp ends at η⁰. The inner schedule then covers the other T − W steps,
+    from its own first. A run of W steps or fewer has the ramp alone, towards the first of W inner
+    steps.
 
     >>> Warmup(Linear(1.0, 0.5), steps=4).stepsizes(6)
     array([0.25, 0.5 , 0.75, 1.  , 1.  , 0.5 ])
@@ -249,9 +249,9 @@ class Warmup:
 @final
 @dataclass(frozen=True)
 class PiecewiseConstant:
-    """The step sizes of ``inner`` for ``levels`` steps, each held for as long as the others.
+    """The step sizes of ``inner`` for ``levels`` steps, each held for an equal share of the run.
 
-    A run then has no more than so many different step sizes and noise levels, and is planned
+    A run then has at most ``levels`` different step sizes and noise multipliers, and is planned
     several times faster, at almost the same noise. A run of fewer steps follows ``inner``.
 
     >>> PiecewiseConstant(Linear(1.0, 0.5), levels=3).stepsizes(7)
@@ -267,7 +267,7 @@ class PiecewiseConstant:
         object.__setattr__(self, "levels", validate.count(levels=self.levels))
 
     def stepsizes(self, steps: int) -> FloatArray:
-        """Return the levels, each for its stretch."""
+        """Return the levels, each held for its share of the steps."""
         T = validate.step_count(steps=steps)
         inner = validate.positives(stepsizes=self.inner.stepsizes(min(T, self.levels)))
         return np.asarray(inner[np.arange(T) * inner.size // T])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class TorchSchedule:
-    """What ``from_torch`` returns; compares by the function that makes the scheduler."""
+    """The schedule of a torch scheduler; compares by the function that makes the scheduler."""
 
     make_scheduler: Callable[[Optimizer], LRScheduler]
     stepsize: float = 1.0
@@ -87,8 +87,8 @@ def from_torch(
     elsewhere are refused.
 
     Args:
-        make_scheduler: takes an optimizer and returns the scheduler on it. It is called anew for
-            every reading, on an optimizer made for the purpose.
+        make_scheduler: takes an optimizer and returns the scheduler on it. It is called again for
+            every call of ``stepsizes``, on an optimizer made for it.
         stepsize: the learning rate which that optimizer starts with.
 
     Returns:

@@ -79,8 +79,8 @@ class Reactive(ABC):
 class AdaGradNorm(Reactive):
     """b_{t+1}² = max(b_t², b_0² + max(Σ_{s≤t} β_s·(‖g_s‖² − d·(C·z_s/m)²), (t+1)·ν)).
 
-    g_s is the released mean. The noise's energy is subtracted from the sum as a whole: step by
-    step, with each difference raised to ν, what is left of the noise would add up.
+    g_s is the released mean. The noise's energy is subtracted from the complete sum: step by
+    step, with each difference raised to ν, the rest of the noise would add up.
 
     >>> rule = AdaGradNorm(b0_squared=4.0, nu=0.01)
     >>> rule.after(rule.start(), squared_norm=6.0, noise=1.0)
@@ -101,8 +101,8 @@ class AdaGradNorm(Reactive):
 class UnsafeRawAdaGradNorm(Reactive):
     """The paper's literal rule, b_{t+1}² = b_t² + max(β_t·‖∇f‖², ν) with the raw gradient.
 
-    Unsafe: the step size tells the raw gradient's norm, which no noise protects. A run that uses it
-    claims no ε; it is for reproducing the paper's figures.
+    Unsafe: the step size reveals the raw gradient's norm, which no noise protects. A run that
+    uses it claims no ε; it is for reproducing the paper's figures.
 
     >>> rule = UnsafeRawAdaGradNorm(b0_squared=4.0, nu=0.01)
     >>> rule.after(rule.start(), squared_norm=5.0, noise=0.0).b

@@ -10,7 +10,7 @@ from dither.types import EpsilonDelta
 
 
 def gaussian_mechanism(sensitivity: float, sigma: float, delta: float) -> EpsilonDelta:
-    """Return what one release h(D) + N(0, σ²·I) guarantees.
+    """Return the guarantee of one release h(D) + N(0, σ²·I).
 
     The release is (√(2·log(1.25/δ))·Δ/σ, δ)-DP, where Δ bounds how far h can move between
     neighbouring datasets.
@@ -40,19 +40,19 @@ def gaussian_mechanism(sensitivity: float, sigma: float, delta: float) -> Epsilo
     if not upward(factor * width) < noise:
         raise validate.InvalidValueError(
             f"sigma must be above {factor * width:.6g}, where epsilon is below 1 "
-            f"as the lemma needs it, got {sigma!r}"
+            f"as the lemma requires, got {sigma!r}"
         )
     return EpsilonDelta(upward(factor * width / noise), delta)
 
 
 def amplification_by_sampling(epsilon: float, delta: float, sample_rate: float) -> EpsilonDelta:
-    """Return what an (ε, δ)-DP mechanism guarantees on a random sample of the records.
+    """Return the guarantee of an (ε, δ)-DP mechanism on a random sample of the records.
 
     It is ((e^ε − 1)·q, q·δ)-DP if m of n records are drawn without replacement, q = m/n, and
-    neighbours differ by one record replaced (the paper's setting); or if each record is drawn by
-    its own coin and neighbours differ by one record added or removed. Other pairings of sampling
-    and neighbours need other bounds. The pair is kept as the paper has it; log(1 + q·(e^ε − 1)) is
-    the tight first member.
+    neighbours differ by one record replaced (the paper's setting); or if each record is drawn
+    independently with probability q and neighbours differ by one record added or removed. Other
+    pairings of sampling and neighbours need other bounds. The pair is kept as the paper has it;
+    log(1 + q·(e^ε − 1)) is the tight first member.
 
     Args:
         epsilon: ε of the mechanism, positive.
@@ -77,7 +77,7 @@ def amplification_by_sampling(epsilon: float, delta: float, sample_rate: float) 
 
 
 def advanced_composition(epsilon: float, delta: float, steps: int, slack: float) -> EpsilonDelta:
-    """Return what k mechanisms guarantee together, each of them (ε_0, δ_0)-DP.
+    """Return the guarantee of k mechanisms together, each of them (ε_0, δ_0)-DP.
 
     ε = ε_0·√(2·k·log(1/δ′)) + k·ε_0·(e^ε_0 − 1)/(e^ε_0 + 1) and δ = 1 − (1 − δ_0)^k + δ′.
 
@@ -85,10 +85,10 @@ def advanced_composition(epsilon: float, delta: float, steps: int, slack: float)
         epsilon: ε_0, positive.
         delta: δ_0, in (0, 1).
         steps: k, the number of mechanisms.
-        slack: δ′, in (0, 1), the part of δ that buys the square root.
+        slack: δ′, in (0, 1), the part of δ spent on the square root.
 
     Returns:
-        (ε, δ); a δ of 1 or more says nothing.
+        (ε, δ); a δ of 1 or more guarantees nothing.
 
     Example:
         >>> epsilon, delta = advanced_composition(0.01, 1e-9, 1000, 1e-6)
@@ -111,7 +111,7 @@ def advanced_composition(epsilon: float, delta: float, steps: int, slack: float)
 def extended_advanced_composition(
     epsilons: ArrayLike, deltas: ArrayLike, slack: float
 ) -> EpsilonDelta:
-    """Return what unequal mechanisms guarantee together, the i-th of them (ε_i, δ_i)-DP.
+    """Return the guarantee of unequal mechanisms together, the i-th of them (ε_i, δ_i)-DP.
 
     ε = √(2·Σε_i²·log(1/δ′)) + Σ ε_i·(e^ε_i − 1)/(e^ε_i + 1) and δ = 1 − Π(1 − δ_i) + δ′. The
     sums are rounded once, (e^x − 1)/(e^x + 1) is computed as tanh(x/2) and the product by
@@ -123,7 +123,7 @@ def extended_advanced_composition(
         slack: δ′, in (0, 1).
 
     Returns:
-        (ε, δ); a δ of 1 or more says nothing.
+        (ε, δ); a δ of 1 or more guarantees nothing.
 
     Example:
         >>> epsilon, delta = extended_advanced_composition([0.1, 0.2], [1e-7, 1e-7], 1e-6)

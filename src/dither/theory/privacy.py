@@ -18,7 +18,7 @@ _SHARE = 12.8
 
 @dataclass(frozen=True)
 class TheoremCondition:
-    """Whether the privacy theorem may be relied on; true or false like its ``holds``.
+    """Whether the privacy theorem applies; true or false like its ``holds``.
 
     Attributes:
         holds: every inequality of the proof is fulfilled.
@@ -84,7 +84,7 @@ def adp_sigma(
     epsilon: float,
     delta: float,
 ) -> float:
-    """Return the theorem's σ, for which the whole run is (ε, δ)-DP if `adp_condition` holds.
+    """Return the theorem's σ, for which the full run is (ε, δ)-DP if `adp_condition` holds.
 
     σ² = (16·C_G/(n·ε))²·B_δ·Σ1/α_t², where step t adds α_t·σ·N(0, I) to the *mean* of m clipped
     gradients. As a noise multiplier on the sum that is z_t = m·α_t·σ/C_G.
@@ -172,7 +172,7 @@ def adp_condition(
     delta: float,
     clip_norm: float = 1.0,
 ) -> TheoremCondition:
-    """Say whether every inequality of the privacy theorem's proof holds.
+    """Return whether every inequality of the privacy theorem's proof holds.
 
     With δ_0 = n·δ/(12.8·T·m) and δ′ = δ·(1 − 1/12.8) that is so if
 
@@ -226,13 +226,13 @@ def adp_condition(
 def adp_spent(alphas: ArrayLike, *, epsilon: float) -> FloatArray:
     """Return the theorem's ε after each of the T steps of a run that is calibrated to (ε, δ).
 
-    ε_t = ε·√(Σ_{s≤t}1/α_s² / Σ1/α²): the proof for the whole run, with its δ_0 and δ′, applied to
-    its first t steps. Like the theorem it needs `adp_condition`, and it is for looking at: a run
-    that stops at a step chosen on the way needs more than this.
+    ε_t = ε·√(Σ_{s≤t}1/α_s² / Σ1/α²): the proof for the full run, with its δ_0 and δ′, applied to
+    its first t steps. Like the theorem it needs `adp_condition`, and it is for display: a run
+    that stops at a step chosen during the run requires an odometer.
 
     Args:
         alphas: α_1 … α_T, positive.
-        epsilon: ε of the whole run, positive.
+        epsilon: ε of the full run, positive.
 
     Returns:
         T values that never fall, the last of them ε.
