@@ -17,7 +17,6 @@ def traced_lines(call: Callable[[], object]) -> int:
         return trace
 
     previous, collecting = sys.gettrace(), gc.isenabled()
-    gc.collect()
     gc.disable()
     sys.settrace(trace)
     try:

@@ -5,7 +5,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from tests.accounting.oracles import gaussian_delta
+from tests.accounting.references import gaussian_delta
 
 from dither import accounting, theory
 from dither.accounting import renyi_divergences

@@ -5,7 +5,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from tests.accounting.oracles import gaussian_delta, hockey_stick, integral
+from tests.accounting.references import gaussian_delta, hockey_stick, integral
 
 from dither import accounting
 
@@ -92,7 +92,7 @@ def test_single_steps(seed: int) -> None:
 @pytest.mark.parametrize(
     ("mu", "q", "epsilon"), [(1.0, 0.1, 0.05), (0.4, 0.6, 0.2), (3.0, 0.01, 0.0)]
 )
-def test_the_oracle_is_the_mean_excess_of_the_loss(
+def test_the_reference_is_the_mean_excess_of_the_loss(
     mu: float, q: float, epsilon: float, removing: bool
 ) -> None:
     """E[(1 − e^(ε−L))₊] by quadrature, L the loss of adding or removing a record."""

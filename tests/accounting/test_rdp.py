@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 from scipy.special import ndtr
-from tests.accounting.oracles import DIGITS, gaussian_delta, integral, moment_excess
+from tests.accounting.references import DIGITS, gaussian_delta, integral, moment_excess
 
 from dither import accounting
 from dither.accounting import ORDERS, RenyiAccountant, renyi_delta, renyi_divergences, renyi_epsilon

@@ -5,7 +5,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from tests.accounting.oracles import DIGITS, hockey_stick
+from tests.accounting.references import DIGITS, hockey_stick
 
 from dither.accounting.steps import Buckets, Steps, reduce_steps
 from dither.accounting.transform import Kind, log_moments

@@ -6,7 +6,7 @@ import warnings
 import mpmath
 import numpy as np
 import pytest
-from tests.accounting.oracles import moment_excess
+from tests.accounting.references import moment_excess
 
 from dither.accounting.transform import (
     Kind,
@@ -94,7 +94,7 @@ def test_log_moments_of_unequal_steps_share_their_nodes(kind: Kind) -> None:
 
 
 @each_kind
-def test_the_oracle_rejects_a_rate_that_is_a_billionth_off(kind: Kind) -> None:
+def test_the_reference_rejects_a_rate_that_is_a_billionth_off(kind: Kind) -> None:
     """So the checks above are as sharp as they say: M − 1 moves by twice as much as q."""
     mu, q, theta = 0.3, 0.01, 2.5
     wrong = float(log_moments(np.array([mu]), q * (1.0 + 1e-9), theta, kind)[0])
@@ -105,8 +105,8 @@ def test_the_oracle_rejects_a_rate_that_is_a_billionth_off(kind: Kind) -> None:
 
 
 @each_kind
-def test_the_oracle_agrees_with_itself(kind: Kind) -> None:
-    """Two rules of 32 and 44 points a panel: what the oracle's own error is."""
+def test_the_reference_agrees_with_itself(kind: Kind) -> None:
+    """Two rules of 32 and 44 points per panel: what the reference's own error is."""
     for seed in range(3):
         mu, q, theta = random_step(seed, kind)
         one, other = (moment_excess(mu, q, theta, kind, points=n) for n in (32, 44))
@@ -166,7 +166,7 @@ def test_moments_that_peak_where_the_gaussian_density_underflows(
 
 
 def check_transform(seed: int, kind: Kind, *, most_turns: float) -> None:
-    """M(θ + iω)/M(θ) − 1 against the oracle, within the error that is claimed."""
+    """M(θ + iω)/M(θ) − 1 against the reference, within the error that is claimed."""
     random = np.random.default_rng([seed, KINDS.index(kind), 5])
     mu, q = log_uniform(random, 1e-3, 4.0), log_uniform(random, 1e-5, 0.95)
     theta = min(log_uniform(random, 0.1, 20.0), most_turns / mu)
@@ -205,7 +205,7 @@ def test_transforms_of_many_more_steps(seed: int, kind: Kind) -> None:
 
 
 def test_transforms_where_they_vanish() -> None:
-    """By the oracle |M(θ + iω)/M(θ)| is below 1e-28 here: all that is left is rounding."""
+    """By the reference |M(θ + iω)/M(θ)| is below 1e-28 here: all that is left is rounding."""
     spacing = 204.56207592543203 / 13
     mus = np.array([0.4, 1.0]) * 2.888086210198007
     found = transforms(

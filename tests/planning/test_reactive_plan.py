@@ -32,7 +32,7 @@ GROWTH = GrowthBound(b0_squared=20.0, growth=0.5)
 
 
 @dataclass(frozen=True)
-class Told:
+class FakeRelease:
     """A release, as a run_state sees it."""
 
     squared: float
@@ -44,10 +44,12 @@ class Told:
 
 
 def never() -> float:
-    raise AssertionError("the raw norm is nobody's business")
+    raise AssertionError("the raw norm must not be read")
 
 
-def run(run_state: ReactivePlanState, releases: Iterable[Told]) -> tuple[list[float], list[float]]:
+def run(
+    run_state: ReactivePlanState, releases: Iterable[FakeRelease]
+) -> tuple[list[float], list[float]]:
     """Walk until releases or run_state are at their end; return the noise and the step sizes."""
     noises, stepsizes, start = [], [], run_state.steps
     for released in releases:
@@ -62,11 +64,11 @@ def run(run_state: ReactivePlanState, releases: Iterable[Told]) -> tuple[list[fl
     return noises, stepsizes
 
 
-def some_releases(seed: int, count: int = 200) -> list[Told]:
-    return [Told(float(x)) for x in np.random.default_rng(seed).gamma(0.5, 4.0, count)]
+def some_releases(seed: int, count: int = 200) -> list[FakeRelease]:
+    return [FakeRelease(float(x)) for x in np.random.default_rng(seed).gamma(0.5, 4.0, count)]
 
 
-def expected_b(rule: AdaGradNorm, releases: list[Told], steps: int) -> list[float]:
+def expected_b(rule: AdaGradNorm, releases: list[FakeRelease], steps: int) -> list[float]:
     """b_0 … b_T by the formula of the design, from all releases anew."""
     found = [rule.b0_squared]
     for t in range(steps):
@@ -120,7 +122,7 @@ def test_uniform_noise_and_numbers_may_be_fixed_too(noise: Any) -> None:
     assert found.bound == plain.bound
 
 
-def test_a_course_walks_along_noise_that_was_fixed(fixed: ReactivePlan) -> None:
+def test_a_state_follows_noise_that_was_fixed(fixed: ReactivePlan) -> None:
     releases, run_state = some_releases(1), fixed.new_state()
     noises, stepsizes = run(run_state, releases)
     assert fixed.noises is not None
@@ -134,7 +136,7 @@ def test_a_course_walks_along_noise_that_was_fixed(fixed: ReactivePlan) -> None:
     assert run_state.steps == 6
 
 
-def test_what_a_course_has_cost_covers_every_prefix(fixed: ReactivePlan) -> None:
+def test_what_a_state_has_cost_covers_every_prefix(fixed: ReactivePlan) -> None:
     run_state, z = (
         fixed.new_state(),
         fixed.noises.noise_multipliers if fixed.noises else np.zeros(0),
@@ -163,9 +165,9 @@ def test_noise_that_follows_is_scale_times_the_root_of_b(following: ReactivePlan
 
 
 @pytest.mark.parametrize("seed", [4, 5, None])
-def test_a_filter_admits_what_a_course_has_run(following: ReactivePlan, seed: int | None) -> None:
+def test_a_filter_admits_what_a_state_has_run(following: ReactivePlan, seed: int | None) -> None:
     """Also with releases of nothing, after which b grows as slowly as it can."""
-    releases = [Told(0.0)] * 200 if seed is None else some_releases(seed)
+    releases = [FakeRelease(0.0)] * 200 if seed is None else some_releases(seed)
     run_state = following.new_state()
     noises, _ = run(run_state, releases)
     assert len(noises) > 50
@@ -187,7 +189,7 @@ def test_a_filter_admits_what_a_course_has_run(following: ReactivePlan, seed: in
 
 
 def test_slow_growth_uses_nearly_the_whole_budget(following: ReactivePlan) -> None:
-    noises, _ = run(following.new_state(), [Told(0.0)] * 200)
+    noises, _ = run(following.new_state(), [FakeRelease(0.0)] * 200)
     budget = Filter(1.0, 1e-5, orders=[following.order], sampling=following.sampling)
     charge_all(budget, noises, following.sample_rate)
     assert budget.remaining[0] < 2.0 / 60.0 * budget.budgets[0]  # two steps of sixty
@@ -204,7 +206,7 @@ def test_all_steps_fit_if_b_grows_as_slowly_as_it_can(
     found = dither.plan(
         stepsizes=AdaGradNorm(b0_squared, nu), noise="filter", **{**SETTING, "steps": steps}
     )
-    noises, _ = run(found.new_state(), [Told(0.0)] * (steps + 1))
+    noises, _ = run(found.new_state(), [FakeRelease(0.0)] * (steps + 1))
     assert len(noises) == steps
 
 
@@ -212,7 +214,7 @@ def test_all_steps_fit_if_b_grows_as_slowly_as_it_can(
 def test_noise_knows_earlier_releases_only(following: ReactivePlan, changed: int) -> None:
     releases = some_releases(6)
     others = [*releases]
-    others[changed] = Told(1e4)
+    others[changed] = FakeRelease(1e4)
     (first, eta), (second, other_eta) = (run(following.new_state(), r) for r in (releases, others))
     assert first[: changed + 1] == second[: changed + 1]
     assert eta[:changed] == other_eta[:changed]
@@ -222,11 +224,11 @@ def test_noise_knows_earlier_releases_only(following: ReactivePlan, changed: int
     )
 
 
-def test_a_course_ends_when_the_budget_is_spent(following: ReactivePlan) -> None:
+def test_a_run_ends_when_the_budget_is_spent(following: ReactivePlan) -> None:
     """Of a plan whose noise is two percent too small: fewer steps, and no more is claimed."""
     greedy = replace(following, scale=0.98 * following.scale)
     run_state = greedy.new_state()
-    noises, _ = run(run_state, [Told(0.0)] * 200)
+    noises, _ = run(run_state, [FakeRelease(0.0)] * 200)
     assert 0 < len(noises) < 60
     budget = Filter(1.0, 1e-5, orders=[following.order], sampling=following.sampling)
     charge_all(budget, noises, following.sample_rate)
@@ -240,16 +242,16 @@ def test_a_course_ends_when_the_budget_is_spent(following: ReactivePlan) -> None
     assert run_state.bound().epsilon == 1.0
 
 
-def test_a_course_never_goes_beyond_its_steps(following: ReactivePlan) -> None:
+def test_a_run_never_goes_beyond_its_steps(following: ReactivePlan) -> None:
     run_state = following.new_state()
-    noises, _ = run(run_state, [Told(1e6)] * 200)
+    noises, _ = run(run_state, [FakeRelease(1e6)] * 200)
     assert len(noises) == 60
     assert run_state.noise_multiplier is None
     with pytest.raises(BudgetExceededError, match="there is no next step"):
         run_state.spend()
 
 
-def test_courses_of_one_plan_do_not_know_each_other(following: ReactivePlan) -> None:
+def test_states_of_one_plan_are_independent(following: ReactivePlan) -> None:
     first, second = following.new_state(), following.new_state()
     run(first, some_releases(7))
     assert (second.steps, first.steps) == (0, 60)
@@ -282,20 +284,20 @@ def test_a_state_of_noise_that_follows_has_the_same_future(
     check_resumed(following, stop)
 
 
-def test_a_resumed_run_has_paid_for_all_steps(following: ReactivePlan) -> None:
+def test_a_resumed_run_has_spent_all_steps(following: ReactivePlan) -> None:
     greedy = replace(following, scale=0.98 * following.scale)
     whole = greedy.new_state()
-    expected, _ = run(whole, [Told(0.0)] * 200)
+    expected, _ = run(whole, [FakeRelease(0.0)] * 200)
     first, second = greedy.new_state(), greedy.new_state()
-    run(first, [Told(0.0)] * 5)
+    run(first, [FakeRelease(0.0)] * 5)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    more, _ = run(second, [Told(0.0)] * 200)
+    more, _ = run(second, [FakeRelease(0.0)] * 200)
     assert len(more) == len(expected) - 5
     # A run_state that forgot what was paid would go on for longer.
-    assert len(run(greedy.new_state(), [Told(0.0)] * 200)[0]) > len(more)
+    assert len(run(greedy.new_state(), [FakeRelease(0.0)] * 200)[0]) > len(more)
 
 
-def test_a_state_goes_on_from_a_later_state_of_its_own(following: ReactivePlan) -> None:
+def test_a_state_resumes_from_a_later_state_of_its_own(following: ReactivePlan) -> None:
     releases = some_releases(9)
     ahead, behind = following.new_state(), following.new_state()
     run(ahead, releases[:30])
@@ -304,9 +306,9 @@ def test_a_state_goes_on_from_a_later_state_of_its_own(following: ReactivePlan) 
     assert run(behind, releases[30:]) == run(ahead, releases[30:])
 
 
-def test_a_state_tells_nothing_that_was_not_released(following: ReactivePlan) -> None:
+def test_a_state_holds_nothing_that_was_not_released(following: ReactivePlan) -> None:
     run_state = following.new_state()
-    run(run_state, [Told(9.0)] * 2)
+    run(run_state, [FakeRelease(9.0)] * 2)
     terms = [RULE.weight(t) * (9.0 - 50 * 0.1**2) for t in range(2)]
     state = run_state.state_dict()
     assert set(state) == {"growth", "spent"}
@@ -367,7 +369,7 @@ def test_raw_gradients_leave_no_claim(unsafe: ReactivePlan, fixed: ReactivePlan)
     run_state = unsafe.new_state()
     for _ in range(3):
         run_state.spend()
-        run_state.stepsize(Told(0.0), lambda: 4.0)
+        run_state.stepsize(FakeRelease(0.0), lambda: 4.0)
         assert run_state.bound().epsilon == math.inf
         assert not run_state.bound().is_upper_bound
 
@@ -377,7 +379,7 @@ def test_raw_gradients_drive_the_paper_s_rule(unsafe: ReactivePlan) -> None:
     for raw in (4.0, 0.0, 2.5):
         run_state.spend()
         b_squared += max(raw, 1e-3)
-        found = run_state.stepsize(Told(1e9), lambda raw=raw: raw)  # type: ignore[misc]
+        found = run_state.stepsize(FakeRelease(1e9), lambda raw=raw: raw)  # type: ignore[misc]
         assert found == pytest.approx(1.0 / math.sqrt(b_squared), rel=1e-14)
 
 

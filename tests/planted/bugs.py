@@ -367,7 +367,7 @@ BUGS = (
     Bug(
         "a filter that is not charged",
         a_filter_that_is_not_charged,
-        "tests/planning/test_reactive_plan.py::test_a_course_ends_when_the_budget_is_spent",
+        "tests/planning/test_reactive_plan.py::test_a_run_ends_when_the_budget_is_spent",
     ),
     Bug("steps that the accountant loses", steps_lost_by_the_accountant, AUDIT, many_equal_steps),
     *LOOP_BUGS,

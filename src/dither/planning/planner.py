@@ -96,7 +96,7 @@ def plan(
     Example:
         >>> from dither.schedules import Linear
         >>> made = plan(epsilon=3.0, delta=1e-5, dataset_size=60_000, batch_size=256, epochs=1,
-        ...             stepsizes=Linear(2.0, 0.01))
+        ...             stepsizes=Linear(2.0, 0.01), noise="matched")
         >>> made.steps, 2.985 <= made.bound.epsilon <= 3.0
         (235, True)
     """

@@ -118,3 +118,10 @@ def hockey_stick(mu: mpmath.mpf, q: mpmath.mpf, alpha: mpmath.mpf, kind: str) ->
     if kind == "poisson-remove":
         return (1 - q - alpha) * mpmath.ncdf(-c) + q * mpmath.ncdf(mu - c)
     return mpmath.ncdf(c) - alpha * ((1 - q) * mpmath.ncdf(c) + q * mpmath.ncdf(c - mu))
+
+
+def renyi_budget(epsilon: float, delta: float, order: float) -> mpmath.mpf:
+    """The divergence whose conversion (Canonne, Kamath and Steinke 2020) is ε, at 40 digits."""
+    with mpmath.workdps(40):
+        a, e, d = mpmath.mpf(order), mpmath.mpf(epsilon), mpmath.mpf(delta)
+        return e - mpmath.log((a - 1) / a) + mpmath.log(a * d) / (a - 1)
