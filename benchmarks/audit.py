@@ -14,8 +14,7 @@ import dither
 from benchmarks.recording import record
 from dither import Plan
 from dither.audit import audit
-from dither.audit.evidence import fair_coins
-from dither.audit.mechanism import attacked
+from dither.audit.attacks import attack_plan, draw_included
 from dither.schedules import InverseSqrt, Linear
 
 TRIALS, ROUNDS = 50_000, 3
@@ -43,7 +42,7 @@ def measured(plan: Plan) -> dict[str, Any]:
         lower.append(audit(plan, trials=TRIALS, seed=seed).lower)
         together.append(time.perf_counter() - start)
         start = time.perf_counter()
-        attacked(plan, fair_coins(1, seed), seed=seed)
+        attack_plan(plan, draw_included(1, seed), seed=seed)
         alone.append(time.perf_counter() - start)
     return {
         "steps": plan.steps,

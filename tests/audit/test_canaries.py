@@ -32,7 +32,7 @@ def test_noise_is_noise_and_a_seed_repeats_it() -> None:
     assert set(made.targets.tolist()) == {0, 1, 2, 3, 4}
 
 
-def test_the_coin_decides_what_is_mixed_in() -> None:
+def test_included_canaries_are_mixed_in() -> None:
     made = out_of_distribution(50, (4,), classes=2, seed=3)
     x, y = made.mixed_into(torch.zeros(10, 4), torch.zeros(10, dtype=torch.int64))
     kept = torch.from_numpy(made.included)
@@ -61,9 +61,9 @@ def test_bad_input() -> None:
     x, y = torch.zeros(4, 2), torch.tensor([0, 1, 2, 1])
     for arguments, words in (
         ((x, y, 1), "classes must be at least 2, got 1"),
-        ((x, y, 2), "targets must be whole numbers from 0 to 1"),
-        ((x, y[:3], 3), "targets must have one label a record"),
-        ((x, y.float(), 3), "targets must be whole numbers"),
+        ((x, y, 2), "targets must be integers from 0 to 1"),
+        ((x, y[:3], 3), "targets must have one label per record"),
+        ((x, y.float(), 3), "targets must be integers"),
     ):
         with pytest.raises(ValueError, match=words):
             mislabelled(arguments[0], arguments[1], classes=arguments[2])
@@ -74,7 +74,7 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="inputs must be like the canaries"):
         made.mixed_into(torch.zeros(3, 4), labels)
     for targets in (labels[:2], labels.float(), torch.zeros(3, 2, dtype=torch.int64)):
-        with pytest.raises(ValueError, match="targets must have one label a record"):
+        with pytest.raises(ValueError, match="targets must have one label per record"):
             made.mixed_into(torch.zeros(3, 2), targets)
     for wrong in (lambda: made.mixed_into(np.zeros((3, 2)), labels),  # type: ignore[arg-type]
                   lambda: made.scores(None),  # type: ignore[arg-type]
@@ -82,5 +82,5 @@ def test_bad_input() -> None:
                   lambda: mislabelled([1.0], y, classes=3)):  # type: ignore[arg-type]  # fmt: skip
         with pytest.raises(TypeError, match="must be a (Tensor|Module|tuple), got"):
             wrong()
-    with pytest.raises(ValueError, match="model must give one number a class"):
+    with pytest.raises(ValueError, match="model must give one number per class"):
         made.scores(nn.Linear(2, 1))

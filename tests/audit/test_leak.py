@@ -43,14 +43,14 @@ def size_of_steps(plan: dither.planning.ReactivePlan, is_in: bool, seed: int) ->
 
 def proven(kind: type[Any]) -> float:
     """Return the lower bound on ε, with a threshold from a rehearsal."""
-    plan, coins = plan_of(kind), np.random.default_rng(1).random(TRIALS) < 0.5
+    plan, included = plan_of(kind), np.random.default_rng(1).random(TRIALS) < 0.5
     rehearsal = [
         np.mean([size_of_steps(plan, is_in, 1000 + i) for i in range(10)])
         for is_in in (True, False)
     ]
     threshold = float(np.mean(rehearsal))
-    sizes = np.array([size_of_steps(plan, bool(coin), i) for i, coin in enumerate(coins)])
-    right = int(((sizes < threshold) == coins).sum())
+    sizes = np.array([size_of_steps(plan, bool(is_in), i) for i, is_in in enumerate(included)])
+    right = int(((sizes < threshold) == included).sum())
     return independent_bound(right, TRIALS, trials=TRIALS, delta=1e-5, confidence=0.95)
 
 

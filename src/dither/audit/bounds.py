@@ -1,16 +1,17 @@
-"""What right guesses prove: lower bounds on ε that hold with a stated probability.
+"""Lower bounds on ε from right guesses, each valid with a given probability.
 
-An attacker guesses which canaries were in the data; each was put in by a fair coin. If the training
-is (ε, 0)-private, no guess is right with more than the probability p = e^ε/(1 + e^ε) of randomised
-response, whatever was guessed before. More right guesses than Binomial(guesses, p) would give are
-evidence against that ε, and the largest ε that they speak against is the lower bound. The guesses
-may abstain, and what is δ is counted in one of two ways:
+An attacker guesses which canaries were in the data; each was included with probability 1/2. If
+training is (ε, 0)-private, no guess is right with more than the probability p = e^ε/(1 + e^ε) of
+randomised response, whatever was guessed before. More right guesses than Binomial(guesses, p) would
+give are evidence against that ε, and the largest ε that they refute is the lower bound. The
+attacker may abstain, and δ is counted in one of two ways:
 
-- *Independent trials* (`independent_bound`): every canary had a run, or coordinates, coins and
-  noise of its own. What an (ε, δ)-private pair of laws tells is no more than randomised response
-  that gives the secret away with probability δ (Kairouz, Oh and Viswanath 2015). The secrets that
-  are given away number at most j, the 1 − β/10 quantile of Binomial(trials, δ); all of them are
-  taken for right guesses, and Clopper and Pearson's bound of the others has the rest of β.
+- *Independent trials* (`independent_bound`): every canary had a run, or coordinates, inclusion
+  and noise of its own. An (ε, δ)-private pair of distributions reveals no more than randomised
+  response that gives the secret away with probability δ (Kairouz, Oh and Viswanath 2015). The
+  secrets that   are given away number at most j, the 1 − β/10 quantile of Binomial(trials, δ); all
+  of them are   taken for right guesses, and Clopper and Pearson's bound of the others has the rest
+  of β.
 - *One run* (`one_run_bound`): the guesses depend on each other through the model. Theorem 5.2 of
   Steinke, Nasr and Jagielski (2023) bounds the probability of v or more right guesses out of r by
   P(W ≥ v) + 2·m·δ·max_i P(v − i ≤ W < v)/i, W ~ Binomial(r, p), with m canaries in all.
@@ -60,7 +61,7 @@ def independent_bound(
     Args:
         right: how many guesses were right.
         guesses: how many were made.
-        trials: how many there were to guess, those that were abstained from too.
+        trials: how many there were to guess, including abstentions.
         delta: δ of the claim.
         confidence: the probability, at least, with which the bound is one.
 
@@ -68,8 +69,8 @@ def independent_bound(
         >>> round(independent_bound(900, 1000, trials=1000, delta=0.0, confidence=0.95), 2)
         2.02
     """
-    v, r, m = _checked(right, guesses, trials)
-    level, delta = 1.0 - validate.probability(confidence=confidence), _delta(delta)
+    v, r, m = _check_counts(right, guesses, trials)
+    level, delta = 1.0 - validate.probability(confidence=confidence), _check_delta(delta)
     given_away = int(binom.isf(0.1 * level, m, delta)) if delta > 0.0 else 0
     left = level - float(binom.sf(given_away, m, delta))
     p = at_least(v - given_away, r, 1.0 - left)
@@ -83,8 +84,8 @@ def one_run_bound(
 
     Args:
         right: v, how many guesses were right.
-        guesses: r, how many were made; a number that was fixed before anything was seen.
-        canaries: m, how many there were, those that were abstained from too.
+        guesses: r, how many were made; a number fixed before the attack.
+        canaries: m, how many there were, including abstentions.
         delta: δ of the claim.
         confidence: the probability, at least, with which the bound is one.
 
@@ -92,8 +93,8 @@ def one_run_bound(
         >>> round(one_run_bound(900, 1000, canaries=1000, delta=1e-5, confidence=0.95), 2)
         2.02
     """
-    v, r, m = _checked(right, guesses, canaries)
-    level, delta = 1.0 - validate.probability(confidence=confidence), _delta(delta)
+    v, r, m = _check_counts(right, guesses, canaries)
+    level, delta = 1.0 - validate.probability(confidence=confidence), _check_delta(delta)
 
     def excess(epsilon: float) -> float:
         return one_run_p_value(v, r, m, epsilon, delta) - level
@@ -121,11 +122,11 @@ def one_run_p_value(right: int, guesses: int, canaries: int, epsilon: float, del
     return min(tail + 2.0 * canaries * delta * steepest, 1.0)
 
 
-def _delta(delta: float) -> float:
+def _check_delta(delta: float) -> float:
     return 0.0 if delta == 0.0 else validate.probability(delta=delta)
 
 
-def _checked(right: int, guesses: int, trials: int) -> tuple[int, int, int]:
+def _check_counts(right: int, guesses: int, trials: int) -> tuple[int, int, int]:
     m = validate.count(trials=trials)
     if not 0 <= right <= guesses <= m:
         raise validate.InvalidValueError(

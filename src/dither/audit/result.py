@@ -1,11 +1,22 @@
-"""What an audit has found."""
+"""The result of an audit, and the trade-off that its claim allows.
+
+(ε, δ)-privacy keeps every attack below two lines, TPR ≤ e^ε·FPR + δ and its mirror image. A claim
+that rests on noise holds at many ε at once, each with the δ that the accountant proves for it, and
+an attack has to stay below all of those lines. This curve is far stricter than the claim's own
+pair.
+"""
 
 import math
 from dataclasses import dataclass, field
 from decimal import ROUND_FLOOR
 from typing import final
 
-from dither.audit.tradeoff import Allowed
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dither import accounting
+from dither.accounting.filter import Filter
+from dither.planning import Plan, ReactivePlan
 from dither.types import FloatArray, PrivacyBound, SpentSoFar, rounded
 
 ATTACKERS = {
@@ -13,12 +24,69 @@ ATTACKERS = {
     "final-model": "an attacker who sees the final model",
     "one-run": "an attacker who sees one run",
 }
+_FRACTIONS = (0.0, 0.02, 0.05, *np.arange(1, 11) / 10.0)
+_TOLERANCE = 0.1
+
+
+@final
+@dataclass(frozen=True)
+class Allowed:
+    """The trade-off that an attacker may reach: pairs (ε, δ) that all hold.
+
+    Attributes:
+        epsilons: ε of each pair.
+        deltas: δ of each pair.
+    """
+
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
+
+    def true_positives(self, false_positives: ArrayLike) -> FloatArray:
+        """Return the largest true positive rate at given false positive rates.
+
+        >>> Allowed((0.0,), (0.1,)).true_positives([0.0, 0.5, 0.95])
+        array([0.1, 0.6, 1. ])
+        """
+        alpha = np.asarray(false_positives, np.float64)
+        most = np.ones_like(alpha)
+        for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
+            growth = math.exp(min(epsilon, 700.0))
+            most = np.minimum(most, growth * alpha + delta)
+            most = np.minimum(most, 1.0 - np.maximum(1.0 - alpha - delta, 0.0) / growth)
+        return np.asarray(most)
+
+
+def allowed_by(plan: Plan | ReactivePlan) -> Allowed | None:
+    """Return the trade-off that a plan's claim allows, or None if it claims nothing."""
+    bound = plan.bound
+    if not math.isfinite(bound.epsilon):
+        return None
+    epsilons = [bound.epsilon * float(fraction) for fraction in _FRACTIONS]
+    deltas = [_proven_delta(plan, epsilon) for epsilon in epsilons]
+    return Allowed((bound.epsilon, *epsilons), (bound.delta, *deltas))
+
+
+def _proven_delta(plan: Plan | ReactivePlan, epsilon: float) -> float:
+    """Return the proven δ at this ε, from the noise or from the filter's budget."""
+    if isinstance(plan, ReactivePlan) and plan.noises is None:
+        budget = Filter(
+            plan.bound.epsilon, plan.bound.delta, orders=[plan.order], sampling=plan.sampling
+        )
+        orders, budgets = np.array(budget.orders), np.array(budget.budgets)
+        return accounting.renyi_delta(budgets, orders, epsilon)
+    return accounting.delta(
+        plan.least_noise,
+        sample_rate=plan.sample_rate,
+        epsilon=epsilon,
+        sampling=plan.sampling,
+        tolerance=_TOLERANCE,
+    ).delta
 
 
 @final
 @dataclass(frozen=True)
 class Breach:
-    """A point that the claim does not allow, and that the attack has certainly reached.
+    """A point above the allowed curve that the attack has reached, at the audit's confidence.
 
     Attributes:
         false_positives: the false positive rate, at most.
@@ -34,15 +102,15 @@ class Breach:
 @final
 @dataclass(frozen=True, eq=False)
 class AuditResult:
-    """A claim, an attack, and what the attack proves about it.
+    """A claim, an attack, and the lower bound on ε that the attack proves.
 
     Attributes:
-        claimed: the claim.
+        claimed: the claimed bound.
         attack: "white-box", "final-model" or "one-run".
         lower: ε is at least this, with probability ``confidence``; 0 if nothing was proven.
-        confidence: of the lower bound and of the test of the trade-off, together.
+        confidence: of the lower bound and the test of the trade-off together.
         trials: how many canaries there were.
-        guesses: for how many of them the attacker said "in" or "out".
+        guesses: for how many of them the attacker guessed "in" or "out".
         right: how many of those guesses were right.
         allowed: the trade-off that the claim allows, or None if nothing is claimed.
         roc: false and true positive rates of the attack, for a plot.
@@ -69,28 +137,28 @@ class AuditResult:
 
     @property
     def verdict(self) -> str:
-        """What was found, in one sentence."""
+        """The result in one sentence."""
         sure = f"with {rounded(100.0 * self.confidence, 6, ROUND_FLOOR)} % confidence"
-        found = f"{ATTACKERS[self.attack]} proves {shown(self.lower)} {sure}"
+        proof = f"{ATTACKERS[self.attack]} proves {lower_text(self.lower)} {sure}"
         if not math.isfinite(self.claimed.epsilon):
-            return f"Nothing is claimed, and {found}."
-        said = f"ε ≤ {rounded(self.claimed.epsilon, 4)} at δ = {self.claimed.delta:.3g}"
-        claim = f"{said} is {'claimed' if self.claimed.is_upper_bound else 'estimated'}"
+            return f"Nothing is claimed, and {proof}."
+        bound = f"ε ≤ {rounded(self.claimed.epsilon, 4)} at δ = {self.claimed.delta:.3g}"
+        claim = f"{bound} is {'claimed' if self.claimed.is_upper_bound else 'estimated'}"
         claim += " so far" if isinstance(self.claimed, SpentSoFar) else ""
         if self.lower > self.claimed.epsilon:
-            return f"VIOLATED: {claim}, but {found}."
+            return f"VIOLATED: {claim}, but {proof}."
         if self.breach is not None:
             return (
                 f"VIOLATED: at a false positive rate of {self.breach.false_positives:.4f} the "
                 f"claim allows {self.breach.allowed:.4f} true positives, but "
                 f"{ATTACKERS[self.attack]} has at least {self.breach.true_positives:.4f} {sure}."
             )
-        return f"Not refuted: {claim}, and {found}."
+        return f"Not refuted: {claim}, and {proof}."
 
     def __str__(self) -> str:
         return self.verdict
 
 
-def shown(epsilon: float) -> str:
-    """Return what a lower bound says, rounded down."""
+def lower_text(epsilon: float) -> str:
+    """Return a lower bound as text, rounded down."""
     return f"ε ≥ {rounded(epsilon, 3, ROUND_FLOOR)}" if epsilon > 0.0 else "nothing"

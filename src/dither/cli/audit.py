@@ -230,14 +230,14 @@ def _print(result: "AuditResult", steps: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dither.audit.result import shown
+    from dither.audit.result import lower_text
 
     claimed = result.claimed.epsilon
     table = Table(show_header=False)
     for name, value in (
         ("claimed", f"ε ≤ {rounded(claimed, 4)}" if math.isfinite(claimed) else "nothing"),
-        ("audited", shown(result.lower)),
-        ("if Gaussian", None if result.gaussian is None else shown(result.gaussian)),
+        ("audited", lower_text(result.lower)),
+        ("if Gaussian", None if result.gaussian is None else lower_text(result.gaussian)),
         ("trade-off", _tradeoff(result)),
         ("steps", steps),
         ("canaries", f"{result.trials:,}"),

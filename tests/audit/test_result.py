@@ -9,7 +9,7 @@ from scipy.stats import norm
 import dither
 from dither import Plan
 from dither.audit import Allowed, allowed_by
-from dither.audit.evidence import fair_coins, log_likelihood_ratio
+from dither.audit.attacks import draw_included, log_likelihood_ratio
 from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
 
 ALPHAS = np.linspace(0.0, 1.0, 401)
@@ -85,8 +85,8 @@ def test_tiny_noise_does_not_overflow() -> None:
     assert np.isfinite(log_likelihood_ratio(np.array([30.0]), 0.02, 0.1, replaced=True)).all()
 
 
-def test_coins_are_fair_and_repeat_with_their_seed() -> None:
-    coins = fair_coins(100_000, 3)
-    assert abs(int(coins.sum()) - 50_000) < 5.0 * 158.2  # five standard deviations
-    assert np.array_equal(coins, fair_coins(100_000, 3))
-    assert not np.array_equal(coins, fair_coins(100_000, None))
+def test_half_of_the_canaries_are_included_and_a_seed_repeats_it() -> None:
+    included = draw_included(100_000, 3)
+    assert abs(int(included.sum()) - 50_000) < 5.0 * 158.2  # five standard deviations
+    assert np.array_equal(included, draw_included(100_000, 3))
+    assert not np.array_equal(included, draw_included(100_000, None))
