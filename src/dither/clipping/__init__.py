@@ -1,7 +1,20 @@
 """The sum of clipped per-record (per-sample) gradients: the fast engine, and a slow reference.
 
-:func:`clipped_sum` is the way in. :func:`check` tells beforehand what a model will cost and what
-has to be changed. :func:`register` teaches the fast engine a layer of one's own.
+:func:`clipped_sum` is the entry point. :func:`check` reports beforehand what is slow or refused.
+:func:`register` adds a rule for a layer of your own.
+
+A batch goes through these files:
+
+1. ``recording``: hooks on the model report its calls. ``independence`` checks that a call treats
+   every record by itself, on the first batches; ``recorder`` notes which PyTorch functions use
+   parameters on records.
+2. ``engine``: from the losses to the clipped sum. ``apply_rules`` turns uses into ``contributions``
+   by the ``rules``, or record by record; ``gradient_checks`` compares them with plain autograd and
+   checks that losses depend on their own records alone.
+3. ``clip``: norms, clip factors and the weighted sum.
+
+Layers that are refused by their type are in ``layers``, losses of a wrong shape in ``batch``.
+``linear`` is the direct path for linear models, and ``functional`` has the reference.
 """
 
 from dither.clipping.clip import ClippedSum

@@ -1,8 +1,8 @@
 """What a model does to one batch, call by call.
 
 Hooks on the model and its submodules make a recorder active during every outermost call with
-gradients enabled: the model as a whole, a submodule, or submodules that a method of the model
-calls. Between calls nothing is held open.
+gradients enabled: of the model itself, of a submodule, or of submodules that a method of the model
+calls. Between calls nothing is active.
 """
 
 from collections.abc import Callable, Iterator
