@@ -1,52 +1,75 @@
-"""Real processes on loopback that form a process group."""
+"""Processes on loopback that form a process group, forked from one that has imported torch."""
 
+import multiprocessing
 import os
 import socket
-import subprocess
-import sys
-from collections.abc import Sequence
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 TIMEOUT = 120.0
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(
+    [
+        *("tests.ledger.killed_run", "tests.distributed.rank"),
+        *("torch._dynamo", "torch.distributed.fsdp", "sklearn.datasets"),  # imported on first use
+    ]
+)
 
 
-def started(size: int, module: str, *arguments: str | Path) -> list[subprocess.Popen[str]]:
-    """Start a module once for every rank."""
+@dataclass(frozen=True)
+class Rank:
+    """A process, and the file of what it prints."""
+
+    process: BaseProcess
+    output: Path
+
+
+def start(size: int, main: Callable[..., None], *arguments: Any) -> list[Rank]:
+    """Call a function on so many ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(size),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "ignore",
-    }
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, arguments)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    outputs = Path(tempfile.mkdtemp())
+    ranks = []
+    for rank in range(size):
+        own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        output = outputs / f"{rank}.txt"
+        process = FORKING.Process(target=_rank, args=(own, output, main, arguments))
+        process.start()
+        ranks.append(Rank(process, output))
+    return ranks
 
 
-def ended(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    """Wait for all, and return their exit codes and what they said; nobody is left behind."""
+def wait(ranks: Sequence[Rank]) -> list[tuple[int | None, str]]:
+    """Wait for all, and return their exit codes and what they have printed; none is left behind."""
     try:
-        said = [process.communicate(timeout=TIMEOUT)[0] for process in processes]
+        for rank in ranks:
+            rank.process.join(TIMEOUT)
     finally:
-        for process in processes:
-            process.kill()
-    return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+        for rank in ranks:
+            rank.process.kill()
+    return [(rank.process.exitcode, rank.output.read_text()) for rank in ranks]
 
 
-def finished(size: int, module: str, *arguments: str | Path) -> list[str]:
-    """Run a module on so many ranks, all of which must end well; return what they said."""
-    ends = ended(started(size, module, *arguments))
+def run(size: int, main: Callable[..., None], *arguments: Any) -> list[str]:
+    """Call a function on so many ranks, all of which must end well; return what they print."""
+    ends = wait(start(size, main, *arguments))
     assert all(code == 0 for code, _ in ends), "\n".join(text for _, text in ends)
     return [text for _, text in ends]
+
+
+def _rank(
+    environment: dict[str, str], output: Path, main: Callable[..., None], arguments: Sequence[Any]
+) -> None:
+    os.environ.update(environment)
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    warnings.simplefilter("ignore")
+    main(*arguments)

@@ -1,4 +1,4 @@
-"""What one rank does in the tests: cases by their names, results in a folder."""
+"""What one rank does in the tests: cases by their names, results in a directory."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from tests.ledger import killed_run
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import random_split
@@ -21,7 +22,7 @@ from dither.accounting import BudgetExceededError
 from dither.schedules import AdaGradNorm
 from dither.training import Shard, StepError
 
-STEPS, RECORDS = 50, 26
+STEPS, RECORDS = 25, 26
 RATE, DRAWS, SHARDS = 0.1, 400, (30, 10, 0)
 NOISE, DIMENSION, NOISY_STEPS = 1.7, 50_000, 4
 
@@ -333,7 +334,17 @@ CASES = {
 }
 
 
-def main(names: list[str], folder: Path) -> None:
+def killed(folder: Path, releases: Path, steps: int) -> None:
+    """A run that can be killed at any moment, and resumed by any number of ranks."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    count = releases if dist.get_rank() == 0 else Path(os.devnull)
+    result = killed_run.run(folder, count, steps, seconds=0.02)
+    sys.stdout.write(f"{result.steps}\n")
+    dist.destroy_process_group()
+
+
+def main(folder: Path, *names: str) -> None:
+    """All cases of some names."""
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
@@ -341,7 +352,3 @@ def main(names: list[str], folder: Path) -> None:
         (folder / name).mkdir(exist_ok=True)
         CASES[name](folder / name, rank)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[2:], Path(sys.argv[1]))

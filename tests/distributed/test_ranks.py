@@ -12,26 +12,36 @@ import pytest
 import torch
 from scipy import stats
 from tests.distributed import rank as cases
-from tests.distributed.launching import TIMEOUT, finished
+from tests.distributed.launching import TIMEOUT, run
 
 import dither
 from dither.training import Shard
 
-WORKER = "tests.distributed.rank"
 SIZE = len(cases.SHARDS)
 
 
-def test_ranks_add_up_to_one_process(tmp_path: Path) -> None:
-    cases.equal(tmp_path, 0)
-    one = torch.load(tmp_path / "0.pt")
-    for size in (2, 4):
-        finished(size, WORKER, tmp_path, "equal")
-        ranks = [torch.load(tmp_path / "equal" / f"{rank}.pt") for rank in range(size)]
-        for name, alone in one.items():
-            assert torch.allclose(ranks[0][name], alone, rtol=0.0, atol=1e-5), name
-            assert all(torch.equal(each[name], ranks[0][name]) for each in ranks), name
+def check_equal(folder: Path, size: int) -> None:
+    """Compare what so many ranks have trained with what one process trains."""
+    (folder / "alone").mkdir()
+    cases.equal(folder / "alone", 0)
+    one = torch.load(folder / "alone" / "0.pt")
+    ranks = [torch.load(folder / "equal" / f"{rank}.pt") for rank in range(size)]
+    for name, alone in one.items():
+        assert torch.allclose(ranks[0][name], alone, rtol=0.0, atol=1e-5), name
+        assert all(torch.equal(each[name], ranks[0][name]) for each in ranks), name
     moved = {name: float((one[name] - start).abs().max()) for name, start in _starts().items()}
     assert all(distance > 1e-3 for distance in moved.values()), "training must go somewhere"
+
+
+def test_ranks_add_up_to_one_process(folder: Path) -> None:
+    check_equal(folder, SIZE)
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize("size", [2, 4])
+def test_other_numbers_of_ranks_add_up(size: int, tmp_path: Path) -> None:
+    run(size, cases.main, tmp_path, "equal")
+    check_equal(tmp_path, size)
 
 
 def _starts() -> dict[str, torch.Tensor]:
@@ -43,12 +53,12 @@ def _starts() -> dict[str, torch.Tensor]:
     }
 
 
-CASES = ("noise", "draws", "reactive", "refusals", "together", "wrapped")
+CASES = ("equal", "noise", "draws", "reactive", "refusals", "together", "wrapped")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What three ranks have left of all other cases, made once for all workers of pytest."""
+    """The results of three ranks for all cases, made once for all workers of pytest."""
     base = tmp_path_factory.getbasetemp()
     made = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
     end = made / "end"
@@ -59,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         while not end.exists() and time.monotonic() - since < TIMEOUT:
             time.sleep(0.1)
     else:
-        finished(SIZE, WORKER, made, *CASES)
+        run(SIZE, cases.main, made, *CASES)
         end.touch()
     assert end.exists(), "the worker that made it has failed"
     return made

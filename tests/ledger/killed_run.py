@@ -1,7 +1,6 @@
-"""A run that can be killed at any moment, and started again: in a folder, with a count."""
+"""A run that can be killed at any moment, and resumed: in a directory, with a count."""
 
 import os
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -68,7 +67,3 @@ def run(
         run=dither.Run(folder, resume=True, checkpoint_every=4),
         progress=False,
     )
-
-
-if __name__ == "__main__":
-    run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), seconds=0.02)
