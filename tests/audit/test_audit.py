@@ -323,7 +323,7 @@ def test_bad_scores() -> None:
     for scores, included, words in (
         ([1.0, 2.0], [2, 0], "included must be true or false"),
         ([1.0, 2.0], [True], "scores must have the shape of included"),
-        ([1.0, float("nan")], [True, False], "scores must be numbers, got 1 that are none"),
+        ([1.0, float("nan")], [True, False], "scores must be numbers, got 1 NaN"),
         ([1.0], [True], "and at least two, got shape"),
         ([], [], "and at least two, got shape"),
         (["a", "b"], [True, False], "scores must be numbers, got"),

@@ -9,8 +9,8 @@ attacker may abstain, and δ is counted in one of two ways:
 - *Independent trials* (`independent_bound`): every canary had a run, or coordinates, inclusion
   and noise of its own. An (ε, δ)-private pair of distributions reveals no more than randomised
   response that gives the secret away with probability δ (Kairouz, Oh and Viswanath 2015). The
-  secrets that   are given away number at most j, the 1 − β/10 quantile of Binomial(trials, δ); all
-  of them are   taken for right guesses, and Clopper and Pearson's bound of the others has the rest
+  secrets that are given away number at most j, the 1 − β/10 quantile of Binomial(trials, δ); all
+  of them are taken for right guesses, and Clopper and Pearson's bound of the others has the rest
   of β.
 - *One run* (`one_run_bound`): the guesses depend on each other through the model. Theorem 5.2 of
   Steinke, Nasr and Jagielski (2023) bounds the probability of v or more right guesses out of r by
