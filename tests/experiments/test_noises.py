@@ -16,21 +16,23 @@ from experiments.reproduction.noises import (
 
 import dither
 
+T = 100
+
 
 def mechanism(noise: str, accounting: str, schedule: str = "inverse_sqrt") -> Mechanism:
-    return Mechanism(schedule, 300, 5_000, 100, 1.6, noise, accounting)
+    return Mechanism(schedule, T, 5_000, 100, 1.6, noise, accounting)
 
 
 def test_the_paper_s_schedules() -> None:
-    t = np.arange(1, 301)
-    to_zero = 0.1 - (0.1 - 1e-10) / math.sqrt(300) * np.sqrt(t)
-    assert np.allclose(SCHEDULES["sqrt_to_zero"].stepsizes(300), to_zero, rtol=1e-6, atol=1e-16)
-    assert np.allclose(SCHEDULES["inverse_sqrt"].stepsizes(300), 1.0 / np.sqrt(20 + t))
+    t = np.arange(1, T + 1)
+    to_zero = 0.1 - (0.1 - 1e-10) / math.sqrt(T) * np.sqrt(t)
+    assert np.allclose(SCHEDULES["sqrt_to_zero"].stepsizes(T), to_zero, rtol=1e-6, atol=1e-16)
+    assert np.allclose(SCHEDULES["inverse_sqrt"].stepsizes(T), 1.0 / np.sqrt(20 + t))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_theorem_s_noise_is_its_formula(schedule: str) -> None:
-    n, m, T, eps_bar = 5_000, 100, 300, 1.6
+    n, m, eps_bar = 5_000, 100, 1.6
     B = math.log(16.0 * T * m / (n * DELTA)) * math.log(1.25 / DELTA)
     b = 1.0 / SCHEDULES[schedule].stepsizes(T)
     for noise, alphas in (("uniform", np.ones(T)), ("matched", np.sqrt(b))):
@@ -50,7 +52,7 @@ def test_every_noise_of_one_accounting_costs_the_same_by_our_accountant() -> Non
 
 
 def test_optimal_noise_reaches_the_parameters_least_at_equal_cost() -> None:
-    eta = SCHEDULES["inverse_sqrt"].stepsizes(300)
+    eta = SCHEDULES["inverse_sqrt"].stepsizes(T)
     for accounting in ("real", "claimed"):
         z = {noise: noise_multipliers(mechanism(noise, accounting)) for noise in NOISES}
         reaching = {noise: float(np.sum((eta * z[noise]) ** 2)) for noise in NOISES}

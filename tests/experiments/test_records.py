@@ -20,13 +20,13 @@ from dither import Plan
 from dither.data import directory
 
 SMALL = Store(Path(experiments.__file__).parent / "records" / "small", KINDS)
+LINES, KNOWN = SMALL.lines(), SMALL.read()
 SEEDS = range(PROFILES["small"].seeds)
 
 
 def test_every_record_says_where_it_comes_from() -> None:
-    lines = SMALL.lines()
-    assert lines
-    for line in lines:
+    assert LINES
+    for line in LINES:
         assert line["command"].startswith("dither reproduce ")
         assert "--profile small" in line["command"]
         assert len(line["commit"]) == 40
@@ -37,8 +37,8 @@ def test_every_record_says_where_it_comes_from() -> None:
 
 
 def test_every_run_of_the_profile_is_there_once_and_no_other() -> None:
-    known = SMALL.read()
-    assert len(known) == len(SMALL.lines())
+    known = KNOWN
+    assert len(known) == len(LINES)
     wanted = {
         run
         for experiment in EXPERIMENTS.values()
@@ -51,7 +51,7 @@ def test_every_run_of_the_profile_is_there_once_and_no_other() -> None:
 @pytest.mark.parametrize("noise", ["matched", "optimal"])
 def test_calibrated_noises_really_cost_what_uniform_noise_costs(noise: str) -> None:
     by_place: dict[tuple[object, ...], dict[tuple[str, str], float]] = {}
-    for line in SMALL.lines():
+    for line in LINES:
         run = line["run"]
         if line["kind"] == "head":
             place = run["schedule"], run["epochs"], run["eps_bar"]
@@ -70,7 +70,7 @@ def accuracy(dataset: str, epsilon: float | None, frequency: float | None = None
     wanted = dataset, frequency, epsilon, False
     found = [
         outcome.last
-        for run, outcome in SMALL.read().items()
+        for run, outcome in KNOWN.items()
         if isinstance(run, StateRun)
         and (run.setting.dataset, run.setting.frequency, run.epsilon, run.is_trial) == wanted
     ]
@@ -117,4 +117,4 @@ def test_the_beginning_of_a_record_comes_out_again(noise: str) -> None:
         prepare(run.features, bar)
     again = train_side_by_side(features(run.features), [begun], every=T, seed=run.seed)[0]
     # Another processor may round otherwise: a few of the 10,000 images are near a border.
-    assert again.accuracies[0] == pytest.approx(SMALL.read()[run].accuracies[0], abs=0.1)
+    assert again.accuracies[0] == pytest.approx(KNOWN[run].accuracies[0], abs=0.1)

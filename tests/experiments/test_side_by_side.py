@@ -13,6 +13,7 @@ from dither.schedules import AdaGradNorm, InverseSqrt, UnsafeRawAdaGradNorm
 from dither.training import softmax_logit_gradients, train_linear
 
 N, M, T, CLASSES = 400, 40, 60, 3
+Plans = list[dither.Plan | dither.planning.ReactivePlan]
 SIZES: dict[str, Any] = {"dataset_size": N, "batch_size": M, "delta": 1e-5}
 
 
@@ -25,7 +26,8 @@ def features() -> Features:
     return Features(rows[:N], targets[:N], rows[N:], targets[N:])
 
 
-def plans() -> list[dither.Plan | dither.planning.ReactivePlan]:
+@pytest.fixture(scope="module")
+def plans() -> Plans:
     fixed = [
         dither.Plan.from_noise_multipliers(
             np.linspace(z, 2.0 * z, T), clip_norm=clip_norm, stepsizes=InverseSqrt(), **SIZES
@@ -45,10 +47,10 @@ def plans() -> list[dither.Plan | dither.planning.ReactivePlan]:
     return [*fixed, *reacting]
 
 
-def test_together_they_are_what_each_is_alone(features: Features) -> None:
-    together = train_side_by_side(features, plans(), every=25, seed=4, classes=CLASSES)
+def test_together_they_are_what_each_is_alone(features: Features, plans: Plans) -> None:
+    together = train_side_by_side(features, plans, every=25, seed=4, classes=CLASSES)
     public = dither.Public((features.test, features.test_targets))
-    for plan, head in zip(plans(), together, strict=True):
+    for plan, head in zip(plans, together, strict=True):
         alone = train_linear(
             features.train,
             softmax_logit_gradients(features.train_targets.numpy()),
@@ -71,8 +73,8 @@ def test_together_they_are_what_each_is_alone(features: Features) -> None:
         assert head.accuracies == pytest.approx(found, abs=1e-9)
 
 
-def test_neighbours_and_their_number_change_no_bit(features: Features) -> None:
-    many = plans()
+def test_neighbours_and_their_number_change_no_bit(features: Features, plans: Plans) -> None:
+    many = plans
     given: dict[str, Any] = {"every": 60, "seed": 4, "classes": CLASSES}
     together = train_side_by_side(features, 2 * many, **given)
     for place in (0, 4, 8):
@@ -83,7 +85,7 @@ def test_neighbours_and_their_number_change_no_bit(features: Features) -> None:
     assert not torch.equal(other.weight, together[0].weight)
 
 
-def test_plans_of_different_lengths_are_refused(features: Features) -> None:
+def test_plans_of_different_lengths_are_refused(features: Features, plans: Plans) -> None:
     longer = dither.Plan.from_noise_multipliers(np.ones(T + 1), **SIZES)
     with pytest.raises(ValueError, match="plans must have the same steps"):
-        train_side_by_side(features, [plans()[0], longer], every=60, seed=0)
+        train_side_by_side(features, [plans[0], longer], every=60, seed=0)

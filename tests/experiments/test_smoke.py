@@ -1,4 +1,4 @@
-"""The smoke profile: all experiments in miniature, on real data, killed and resumed."""
+"""The smoke profile: experiments in miniature, interrupted and resumed; evidence runs all."""
 
 import json
 import os
@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from experiments.reproduction import features
 from experiments.reproduction.catalogue import EXPERIMENTS
 
 from dither.cli import main
-from dither.data import directory
+from dither.data import Examples, Split
+from dither.data import directory as data_directory
 
-has_data = all((directory() / name).exists() for name in ("cifar10", "mnist", "fashion-mnist"))
+has_data = all((data_directory() / name).exists() for name in ("cifar10", "mnist", "fashion-mnist"))
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -40,6 +43,44 @@ def begun(folder: Path, *more: str) -> "subprocess.Popen[str]":
     )
 
 
+def random_images(name: str) -> Split:
+    """Return a few random images in place of CIFAR-10."""
+
+    def some(count: int) -> Examples:
+        rng = torch.Generator().manual_seed(count)
+        images = torch.rand(count, 3, 32, 32, generator=rng)
+        return Examples(images, torch.arange(count) % 10, [*"0123456789"])
+
+    return Split(some(200), some(40))
+
+
+def test_an_interrupted_experiment_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DITHER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("experiments.reproduction.features.load", random_images)
+    features._images.cache_clear()
+    directory = tmp_path / "runs"
+    options = ["--profile", "smoke", "--out", str(directory)]
+    assert main(["reproduce", "figure3", *options, "--jobs", "1"]) == 0
+    complete = lines(directory)
+    assert len(complete) == len(results(complete)) == 15
+    with (directory / "runs.jsonl").open("r+b") as file:
+        text = file.read()
+        file.truncate(len(text) // 2)
+    before = lines(directory)
+    assert len(before) < 10
+
+    assert main(["reproduce", "figure3", *options, "--jobs", "1", "--resume"]) == 0
+    assert lines(directory)[: len(before)] == before
+    assert results(lines(directory)) == results(complete)
+    assert main(["reproduce", "table-adaptive", *options, "--jobs", "1", "--resume"]) == 0
+    assert {line["kind"] for line in lines(directory)} == {"head", "adaptive"}
+    assert "gap" in capsys.readouterr().out
+    features._images.cache_clear()
+
+
+@pytest.mark.evidence
 @pytest.mark.skipif(not has_data, reason="DITHER_DATA has not all of the paper's sets")
 def test_the_smoke_profile_runs_everything_and_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -69,6 +110,7 @@ def test_the_smoke_profile_runs_everything_and_reports_it(
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.evidence
 @pytest.mark.skipif(not has_data, reason="DITHER_DATA has not all of the paper's sets")
 def test_a_killed_run_resumes_without_repeating_and_one_job_gives_the_same(tmp_path: Path) -> None:
     folder, alone = tmp_path / "killed", tmp_path / "alone"
