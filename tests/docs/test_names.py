@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import DOCS, PAGES, name_of
+from tests.docs.pages import DOCS, PAGES, ROOT, name_of
 
 
 def resolved(name: str) -> object:
@@ -38,6 +38,14 @@ def test_every_statement_of_the_paper_is_on_its_page() -> None:
     functions = {name for name in theory.__all__ if name[0].islower()}
     assert len(functions) > 10
     assert {f"dither.theory.{name}" for name in functions} <= named
+
+
+def test_files_that_the_organisation_names_exist() -> None:
+    text = (DOCS / "organisation.md").read_text(encoding="utf-8")
+    start, end = text.index("To follow one step"), text.index("## Documentation")
+    paths = re.findall(r"`([\w/]+(?:\.py|/))`", text[start:end])
+    assert len(paths) > 30
+    assert not [path for path in paths if not (ROOT / "src/dither" / path).exists()]
 
 
 def test_a_name_that_does_not_exist_is_found() -> None:
