@@ -13,7 +13,15 @@ FloatArray = NDArray[np.float64]
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Step sizes that are known before training starts."""
+    """Step sizes that are known before training starts.
+
+    Example:
+        >>> class Halving:
+        ...     def stepsizes(self, steps):
+        ...         return 0.5 ** np.arange(steps)
+        >>> isinstance(Halving(), Schedule)
+        True
+    """
 
     def stepsizes(self, steps: int) -> FloatArray:
         """Return η_0 … η_{T−1}, all positive and finite."""
@@ -30,6 +38,10 @@ class Budget:
         sample_rate: q, the probability that a record takes part in a step.
         accountant: name of the accountant; None is the default one.
         sampling: "poisson" or "fixed".
+
+    Example:
+        >>> Budget(epsilon=2.0, delta=1e-5, sample_rate=0.01).sampling
+        'poisson'
     """
 
     epsilon: float
@@ -41,7 +53,15 @@ class Budget:
 
 @runtime_checkable
 class Allocation(Protocol):
-    """How the noise is spread over the steps."""
+    """How the noise is spread over the steps.
+
+    Example:
+        >>> class Rising:
+        ...     def alphas(self, stepsizes, *, budget=None):
+        ...         return np.linspace(1.0, 2.0, len(stepsizes))
+        >>> isinstance(Rising(), Allocation)
+        True
+    """
 
     def alphas(self, stepsizes: ArrayLike, *, budget: Budget | None = None) -> FloatArray:
         """Return the relative noise α_1 … α_T, all positive and finite, on any common scale."""
@@ -64,6 +84,11 @@ class PrivacyBound:
         adjacency: "add-remove" or "replace-one": how neighbouring datasets differ.
         unit: what is added, removed or replaced.
         is_upper_bound: whether ``epsilon`` is proven; if not, it is an estimate.
+
+    Example:
+        >>> print(PrivacyBound(1.0, 1e-5, "pld", "poisson", "add-remove"))
+        (ε = 1, δ = 1e-05)-differentially private (pld accounting, poisson sampling,
+        adding or removing one record)
     """
 
     epsilon: float
@@ -135,7 +160,17 @@ class Released(Protocol):
 
 
 class PlanState(Protocol):
-    """Where a run is on its plan. In a step: `noise_multiplier`, then `spend`, then `stepsize`."""
+    """Where a run is on its plan. In a step: `noise_multiplier`, then `spend`, then `stepsize`.
+
+    Example:
+        >>> from dither.planning import Plan
+        >>> plan = Plan.from_noise_multipliers(
+        ...     [1.0, 2.0], delta=1e-5, dataset_size=1000, batch_size=10)
+        >>> state = plan.new_state()
+        >>> state.spend()
+        >>> state.steps, state.noise_multiplier
+        (1, 2.0)
+    """
 
     @property
     def steps(self) -> int:

@@ -182,7 +182,7 @@ def instance(kind: type[Kind], **argument: object) -> Kind:
     """Return the argument if it is of the given class."""
     ((name, value),) = argument.items()
     if not isinstance(value, kind):
-        raise InvalidTypeError(f"{name} must be a {kind.__name__}, got {_shown(value)}")
+        raise InvalidTypeError(f"{name} must be a {kind.__name__}, got {_describe(value)}")
     return value
 
 
@@ -191,7 +191,7 @@ def _number(argument: dict[str, object], wanted: str) -> tuple[str, object, floa
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        raise InvalidTypeError(f"{name} must be {wanted}, got {_shown(value)}")
+        raise InvalidTypeError(f"{name} must be {wanted}, got {_describe(value)}")
     try:
         return name, value, float(value)
     except OverflowError:
@@ -212,9 +212,9 @@ def _array(argument: dict[str, object], wanted: str, kinds: str) -> tuple[str, F
     try:
         values = np.array(cast(ArrayLike, value))
     except ValueError:
-        raise InvalidTypeError(f"{name} must be {wanted}, got {_shown(value)}") from None
+        raise InvalidTypeError(f"{name} must be {wanted}, got {_describe(value)}") from None
     if values.dtype.kind not in kinds or isinstance(value, np.ma.MaskedArray):
-        raise InvalidTypeError(f"{name} must be {wanted}, got {_shown(value)}")
+        raise InvalidTypeError(f"{name} must be {wanted}, got {_describe(value)}")
     return name, values.astype(np.float64)
 
 
@@ -225,7 +225,7 @@ def _all(name: str, values: FloatArray, good: NDArray[np.bool_], wanted: str) ->
     return values
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     text = " ".join(repr(value).split())
     short = text if len(text) <= 60 else f"{text[:57]}..."
     return f"{short} ({type(value).__name__})"

@@ -21,9 +21,9 @@ def random_law(seed: int, number: int) -> tuple[np.ndarray, np.ndarray]:
 def test_the_grid_is_the_sum(seed: int, number: int) -> None:
     weight, loss = random_law(seed, 300)
     spacing = 0.37
-    direct = fourier._directly(weight, loss, spacing, number)
+    direct = fourier._direct_sums(weight, loss, spacing, number)
     for row in range(2):
-        spread = fourier._by_grid(weight[row], loss[row], spacing, number)
+        spread = fourier._grid_sums(weight[row], loss[row], spacing, number)
         # A phase n·h·L is good to a unit in its last place, in both.
         phases = 4e-16 * number * spacing * float(np.abs(loss[row]).max())
         assert np.abs(spread - direct[row]).max() <= fourier._grid_error(number, 300) + phases
@@ -32,11 +32,11 @@ def test_the_grid_is_the_sum(seed: int, number: int) -> None:
 def test_the_error_of_the_grid_is_not_idle() -> None:
     """A spread over 11 cells instead of 14 is caught."""
     weight, loss = random_law(0, 300)
-    direct = fourier._directly(weight, loss, 0.37, 100)[0]
+    direct = fourier._direct_sums(weight, loss, 0.37, 100)[0]
     with pytest.MonkeyPatch.context() as patch:
         limit = fourier._grid_error(100, 300)
         patch.setattr(fourier, "_HALF", 11)
-        wrong = fourier._by_grid(weight[0], loss[0], 0.37, 100)
+        wrong = fourier._grid_sums(weight[0], loss[0], 0.37, 100)
     assert np.abs(wrong - direct).max() > limit + 1e-13
 
 
@@ -44,7 +44,7 @@ def test_the_error_of_the_grid_is_not_idle() -> None:
 def test_the_direct_sum_is_exact_however_small(size: float) -> None:
     weight, loss = random_law(1, 50)
     loss = loss / np.abs(loss).max() * size
-    found = fourier._directly(weight, loss, 0.5, 30)
+    found = fourier._direct_sums(weight, loss, 0.5, 30)
     with mpmath.workdps(40):
         for n in (1, 7, 29):
             terms = [

@@ -102,8 +102,8 @@ def test_bad_rates() -> None:
 
 def test_sampled_steps_are_the_sum_of_their_parts() -> None:
     z, q = arrays(RUNS[1])
-    whole = pld.sampled(z, q, "poisson", 0.01)
-    parts = [pld.sampled(z[q == rate], float(rate), "poisson", 0.01) for rate in np.unique(q)]
+    whole = pld.sampled_steps(z, q, "poisson", 0.01)
+    parts = [pld.sampled_steps(z[q == rate], float(rate), "poisson", 0.01) for rate in np.unique(q)]
     assert whole.number == z.size
     for theta in (0.5, 3.0, 20.0):
         total = sum(part.log_moment(theta, "poisson-remove") for part in parts)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dither.accounting.fourier import work
-from dither.accounting.steps import Sample, Sampled
+from dither.accounting.steps import Sample, SampledSteps
 from dither.accounting.transform import Kind, node_count, transforms
 from dither.types import FloatArray
 
@@ -52,7 +52,7 @@ class Curve:
         smoothing: τ·θ, the smoothing relative to the scale on which δ falls.
     """
 
-    def __init__(self, steps: Sampled, kind: Kind, *, smoothing: float) -> None:
+    def __init__(self, steps: SampledSteps, kind: Kind, *, smoothing: float) -> None:
         self._steps = steps
         self._kind = kind
         self._smoothing = smoothing
@@ -136,7 +136,7 @@ class Integral:
         self._tilt, self._period, self._tau = tilt, period, tau
         self._spacing = 2.0 * math.pi / period
         steps, kind = curve._steps, curve._kind
-        enough, self._dropped = _needed(steps, tilt, self._spacing, number, tau, kind)
+        enough, self._dropped = _count_frequencies(steps, tilt, self._spacing, number, tau, kind)
         nodes = steps.nodes(tilt, self._spacing * enough, kind)
         if steps.groups * max(work(nodes, enough), 1000.0 * enough) > _MOST_WORK:
             raise TooFineError(f"{enough} frequencies and {nodes} nodes would be needed")
@@ -230,8 +230,8 @@ class _Terms:
         return size * (total + sign * (self.spread + turned))
 
 
-def _needed(
-    steps: Sampled, tilt: float, spacing: float, number: int, tau: float, kind: Kind
+def _count_frequencies(
+    steps: SampledSteps, tilt: float, spacing: float, number: int, tau: float, kind: Kind
 ) -> tuple[int, float]:
     """Return how many frequencies count, and a bound on the sum of the rest relative to M(θ).
 

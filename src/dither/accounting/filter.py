@@ -45,7 +45,15 @@ LARGEST_ORDER = 1e5
 
 
 class BudgetExceededError(RuntimeError):
-    """A step was refused, and nothing was counted: it would have exceeded the run's budget."""
+    """A step was refused, and nothing was counted: it would have exceeded the run's budget.
+
+    Example:
+        >>> try:
+        ...     Filter(1.0, 1e-5).charge(0.5, sample_rate=1.0)
+        ... except BudgetExceededError:
+        ...     print("refused")
+        refused
+    """
 
 
 class RenyiSums(ABC):

@@ -43,12 +43,12 @@ def fourier_excess(weight: FloatArray, loss: FloatArray, spacing: float, number:
     """Return the sums by whichever way is cheaper."""
     losses = loss.shape[1]
     if float(losses) * number <= _DIRECT:
-        return Sums(_directly(weight, loss, spacing, number), losses, 0.0)
-    rows = [_by_grid(w, x, spacing, number) for w, x in zip(weight, loss, strict=True)]
+        return Sums(_direct_sums(weight, loss, spacing, number), losses, 0.0)
+    rows = [_grid_sums(w, x, spacing, number) for w, x in zip(weight, loss, strict=True)]
     return Sums(np.array(rows), 0, _grid_error(number, losses))
 
 
-def _directly(weight: FloatArray, loss: FloatArray, spacing: float, number: int) -> np.ndarray:
+def _direct_sums(weight: FloatArray, loss: FloatArray, spacing: float, number: int) -> np.ndarray:
     """With n = outer + inner it takes √N exponentials per loss: (a+1)·(b+1) − 1 = a·b + a + b."""
     inner = max(1, math.isqrt(number))
     outer = -(-number // inner)
@@ -81,7 +81,7 @@ def _grid(number: int) -> tuple[int, float]:
     return cells, 36.0 / (float(cells) * (cells - 2.0 * number))
 
 
-def _by_grid(weight: FloatArray, loss: FloatArray, spacing: float, number: int) -> np.ndarray:
+def _grid_sums(weight: FloatArray, loss: FloatArray, spacing: float, number: int) -> np.ndarray:
     from scipy import fft
 
     cells, tau = _grid(number)
@@ -107,7 +107,7 @@ def _by_grid(weight: FloatArray, loss: FloatArray, spacing: float, number: int) 
 
 
 def _grid_error(number: int, losses: int) -> float:
-    """Return a bound on the error of `_by_grid` relative to Σ w.
+    """Return a bound on the error of `_grid_sums` relative to Σ w.
 
     The grid's coefficient n has those at n + m·M mixed in, which are smaller by
     e^(−τ·((M−N)² − N²)) = e^−36 at least. The bells lack their ends beyond 14 cells. Additions into

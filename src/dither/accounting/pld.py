@@ -13,7 +13,7 @@ import numpy as np
 
 from dither.accounting.curve import Curve, TooFineError
 from dither.accounting.gaussian import Bracket
-from dither.accounting.steps import Sampled, Steps, reduce_steps
+from dither.accounting.steps import SampledSteps, reduce_steps
 from dither.accounting.transform import Kind
 from dither.types import FloatArray
 
@@ -64,7 +64,7 @@ def bracket_delta(
     """
     upper, lower = 1.0, 0.0
     for width, smoothing in _REFINEMENTS:
-        steps = sampled(noise_multipliers, sample_rate, sampling, width)
+        steps = sampled_steps(noise_multipliers, sample_rate, sampling, width)
         both = [
             _delta_once(Curve(steps, kind, smoothing=smoothing), epsilon)
             for kind in KINDS[sampling]
@@ -101,21 +101,14 @@ def least_noise(sampling: str) -> float:
     return sensitivity(sampling) / _STRONGEST
 
 
-def reduced(noise_multipliers: FloatArray, sampling: str, width: float) -> Steps:
-    """Return the steps in few groups and buckets, as `dither.accounting.steps` does it."""
-    return reduce_steps(sensitivity(sampling) / noise_multipliers, width)
-
-
-def sampled(
+def sampled_steps(
     noise_multipliers: FloatArray, sample_rate: float | FloatArray, sampling: str, width: float
-) -> Sampled:
+) -> SampledSteps:
     """Return the steps reduced, those of every sample rate by themselves."""
-    rates = np.broadcast_to(sample_rate, noise_multipliers.shape)
-    return Sampled(
-        tuple(
-            (reduced(noise_multipliers[rates == q], sampling, width), float(q))
-            for q in np.unique(rates)
-        )
+    mus = sensitivity(sampling) / noise_multipliers
+    rates = np.broadcast_to(sample_rate, mus.shape)
+    return SampledSteps(
+        tuple((reduce_steps(mus[rates == q], width), float(q)) for q in np.unique(rates))
     )
 
 
@@ -127,7 +120,7 @@ def _bracket_once(
     width: float,
     smoothing: float,
 ) -> Bracket:
-    steps = sampled(z, q, sampling, width)
+    steps = sampled_steps(z, q, sampling, width)
     first, *others = KINDS[sampling]
     found = _epsilon_once(Curve(steps, first, smoothing=smoothing), delta)
     for kind in others:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import validate
-from dither.accounting.pld import KINDS, sampled, sensitivity
+from dither.accounting.pld import KINDS, sampled_steps, sensitivity
 from dither.accounting.transform import log_moments
 from dither.types import FloatArray
 
@@ -46,7 +46,7 @@ def renyi_divergences(
     q = validate.rates(z.size, sample_rate=sample_rate)
     at = _check_orders(orders)
     validate.choice(KINDS, sampling=sampling)
-    steps = sampled(z, q, sampling, 0.005)
+    steps = sampled_steps(z, q, sampling, 0.005)
     kind = KINDS[sampling][0]
     return np.array([steps.log_moment(a - 1.0, kind) / (a - 1.0) for a in at])
 
@@ -59,13 +59,25 @@ def _check_orders(orders: ArrayLike) -> FloatArray:
 
 
 def renyi_epsilon(divergences: FloatArray, orders: FloatArray, delta: float) -> float:
-    """Return the smallest ε that RDP at these orders gives for δ."""
+    """Return the smallest ε that RDP at these orders gives for δ.
+
+    Example:
+        >>> divergences = renyi_divergences([1.0] * 100, sample_rate=0.01)
+        >>> round(renyi_epsilon(divergences, ORDERS, 1e-5), 3)
+        1.225
+    """
     found = float(np.min(divergences + conversion(orders, delta)))
     return math.inf if math.isnan(found) else max(0.0, found)
 
 
 def renyi_delta(divergences: FloatArray, orders: FloatArray, epsilon: float) -> float:
-    """Return the smallest δ that RDP at these orders gives for ε."""
+    """Return the smallest δ that RDP at these orders gives for ε.
+
+    Example:
+        >>> divergences = renyi_divergences([1.0] * 100, sample_rate=0.01)
+        >>> f"{renyi_delta(divergences, ORDERS, 2.0):.1e}"
+        '2.0e-08'
+    """
     below = orders - 1.0
     log_delta = below * (divergences - epsilon + np.log1p(-1.0 / orders)) - np.log(orders)
     found = float(np.min(log_delta))

@@ -126,7 +126,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledSteps:
     """Reduced steps in parts, each with a sample rate of its own: one run, or several.
 
     Attributes:
@@ -311,11 +311,11 @@ def reduce_steps(mus: FloatArray, width: float) -> Steps:
     if rest.size and rest.min() == rest.max():
         strong, rest = np.ones(mus.size, dtype=bool), rest[:0]
     distinct, number = np.unique(mus[strong], return_counts=True)
-    buckets = _bucketed(rest, width) if rest.size else None
+    buckets = _make_buckets(rest, width) if rest.size else None
     return Steps(distinct, number.astype(np.float64), buckets)
 
 
-def _bucketed(mus: FloatArray, width: float) -> Buckets:
+def _make_buckets(mus: FloatArray, width: float) -> Buckets:
     above, below, each = mus, mus, np.ones(1)
     if mus.size > _SORTABLE:
         above, below, each = _histogram(mus)

@@ -57,7 +57,7 @@ def log_moments(mus: FloatArray, q: float, theta: float, kind: Kind) -> FloatArr
     if kind == "poisson-add" and q < 1.0:
         out = np.minimum(out, -theta * math.log1p(-q))
     near = np.flatnonzero((theta + 1.0) * mus <= _FAR[kind]) if q < 1.0 else np.zeros(0, np.intp)
-    for part in _alike(mus[near], 64, kind):
+    for part in _similar_mus(mus[near], 64, kind):
         at = near[part]
         if kind == "fixed":
             out[at] = _fixed_log_moments(mus[at], q, theta)
@@ -76,7 +76,7 @@ def is_far(mu: float, theta: float, kind: Kind) -> bool:
     return (theta + 1.0) * mu > _FAR[kind]
 
 
-def _alike(mus: FloatArray, most: int, kind: Kind) -> Iterator[np.ndarray]:
+def _similar_mus(mus: FloatArray, most: int, kind: Kind) -> Iterator[np.ndarray]:
     """Yield the indices of up to ``most`` μ at a time that may share their nodes."""
     order = np.argsort(mus, kind="stable")
     start, ratio = 0, 1.25 if kind == "fixed" else 10.0
@@ -112,8 +112,8 @@ def transforms(
     excess = np.empty((mus.size, number), dtype=complex)
     error, mean = np.empty((mus.size, number)), np.empty(mus.size)
     nodes = node_count(float(mus.max()), q, theta, spacing * (number - 1), kind) if mus.size else 1
-    for part in _alike(mus, max(1, min(16, _MOST_AT_ONCE // nodes)), kind):
-        weight, loss, strain = _tilted(mus[part], q, theta, spacing * (number - 1), kind)
+    for part in _similar_mus(mus, max(1, min(16, _MOST_AT_ONCE // nodes)), kind):
+        weight, loss, strain = _tilted_law(mus[part], q, theta, spacing * (number - 1), kind)
         sums = fourier_excess(weight, loss, spacing, number)
         excess[part] = sums.values
         size = np.abs(loss)
@@ -123,7 +123,7 @@ def transforms(
     return Transforms(log_m, 2.0 * _slack(log_m, mus, q, theta), excess, error, mean)
 
 
-def _tilted(
+def _tilted_law(
     mus: FloatArray, q: float, theta: float, omega: float, kind: Kind
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return masses and losses of the tilted law, and the size of what the exponents add up.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dither import schedules, validate
+from dither.schedules.parsing import NAMES, parameters
 from dither.types import Schedule
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def add_schedule(
     default_epochs: float | None = None,
 ) -> None:
     """Add step sizes and their number, for `parse_schedule` and `step_count`."""
-    names = "; ".join(schedules.parameters(name) for name in schedules.NAMES)
+    names = "; ".join(parameters(name) for name in NAMES)
     parser.add_argument(
         "--schedule",
         default=default,

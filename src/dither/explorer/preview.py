@@ -16,7 +16,7 @@ import numpy as np
 from dither.accounting import pld
 from dither.accounting.calibration import central_limit_log_scale
 from dither.accounting.curve import Curve
-from dither.accounting.steps import Sampled, Steps
+from dither.accounting.steps import SampledSteps, Steps
 from dither.accounting.transform import distance_between, transforms
 from dither.noise import Optimal
 from dither.noise.optimal import MarginalCost
@@ -145,15 +145,15 @@ class _Grid:
         return np.asarray(logs * ((mu / inside) ** 2)[:, None])
 
 
-def _in_few_groups(mus: FloatArray, counts: FloatArray, q: float) -> Sampled:
+def _in_few_groups(mus: FloatArray, counts: FloatArray, q: float) -> SampledSteps:
     """Return the run with neighbouring steps taken for equal, as the strongest of them."""
     groups = np.array_split(np.arange(mus.size), 8 if mus.min() < mus.max() else 1)
     parts = [group for group in groups if group.size]
     strongest = np.array([mus[part].max() for part in parts])
-    return Sampled(((Steps(strongest, np.array([counts[part].sum() for part in parts])), q),))
+    return SampledSteps(((Steps(strongest, np.array([counts[part].sum() for part in parts])), q),))
 
 
-def _frequencies(runs: list[Sampled], budget: Budget) -> tuple[float, float, float]:
+def _frequencies(runs: list[SampledSteps], budget: Budget) -> tuple[float, float, float]:
     """Return a tilt, a spacing of frequencies and a smoothing that serve all of the runs.
 
     Heavy tails need a low tilt, light ones little smoothing.

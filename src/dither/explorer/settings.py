@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from dither import accounting, schedules, theory, validate
+from dither import accounting, theory, validate
 from dither.planning.planner import NOISES
 from dither.schedules.fixed import ClosedForm
+from dither.schedules.parsing import NAMES
 from dither.types import Budget, FloatArray
 
 MOST_STEPS = 200_000
@@ -26,7 +27,7 @@ _NUMBERS: dict[str, Callable[..., float]] = {
     "smoothness": validate.positive,
     "initial_gap": validate.nonnegative,
 }
-_CHOICES = {"noise": NOISES, "sampling": accounting.SAMPLINGS, "schedule": (*schedules.NAMES,)}
+_CHOICES = {"noise": NOISES, "sampling": accounting.SAMPLINGS, "schedule": (*NAMES,)}
 DEFAULTS: dict[str, Any] = {
     "epsilon": "1",
     "delta": "1e-5",
@@ -146,7 +147,7 @@ def form() -> dict[str, Any]:
             field.name: f"{_STARTS[field.name] if field.default is MISSING else field.default:g}"
             for field in fields(kind)
         }
-        for name, kind in schedules.NAMES.items()
+        for name, kind in NAMES.items()
     }
     choices = {name: [*names] for name, names in _CHOICES.items()}
     return {
@@ -212,7 +213,7 @@ def _is_texts(given: object) -> bool:
 
 
 def _schedule(problems: dict[str, str], given: dict[str, Any]) -> ClosedForm | None:
-    kind, parameters = schedules.NAMES[given["schedule"]], given["parameters"]
+    kind, parameters = NAMES[given["schedule"]], given["parameters"]
     known = [field.name for field in fields(kind)]
     if {*parameters} != {*known}:
         raise validate.InvalidValueError(

@@ -17,7 +17,7 @@ from dither import accounting, validate
 from dither.accounting import pld
 from dither.accounting.calibration import calibrate
 from dither.accounting.curve import Curve
-from dither.accounting.steps import Sampled, Steps
+from dither.accounting.steps import SampledSteps, Steps, reduce_steps
 from dither.accounting.transform import log_moments, transforms
 from dither.types import Budget, FloatArray
 
@@ -96,7 +96,7 @@ class Optimal:
         z = np.full(w.size, uniform)
         for _ in range(_ROUNDS):
             before = z
-            shape = self._improved(w, np.maximum(before, self.floor), aim)
+            shape = self._improve(w, np.maximum(before, self.floor), aim)
             shape = before * np.clip(shape / before, 1.0 / _LONGEST_STEP, _LONGEST_STEP)
             scale = calibrate(
                 shape, budget, accuracy=0.004, start=1.0, floor=self.floor, share=_AIM
@@ -106,7 +106,7 @@ class Optimal:
                 break
         return z
 
-    def _improved(self, w: FloatArray, z: FloatArray, budget: Budget) -> FloatArray:
+    def _improve(self, w: FloatArray, z: FloatArray, budget: Budget) -> FloatArray:
         """Return the noise that is optimal for the cost as it is around z, at the same cost."""
         cost = marginal_cost(
             z,
@@ -175,7 +175,7 @@ def marginal_cost(
     z = np.exp(np.linspace(low, high, 97))
     s = z * z
     if accountant in ("pld", "rdp") and sample_rate < 1.0:
-        steps = pld.reduced(noise_multipliers, sampling, 0.03)
+        steps = reduce_steps(reach / noise_multipliers, 0.03)
         value = _functional(steps, reach / z, sample_rate, epsilon, delta, sampling, accountant)
     else:
         value = np.expm1(1.0 / s) if accountant == "gdp" and sample_rate < 1.0 else 1.0 / s
@@ -198,7 +198,7 @@ def _functional(
     accountant: str,
 ) -> FloatArray:
     """Return V at every μ: by how much log δ(ε) grows with one more such step."""
-    run = Sampled(((steps, q),))
+    run = SampledSteps(((steps, q),))
     curves = [Curve(run, kind, smoothing=0.15) for kind in pld.KINDS[sampling]]
     starts = [curve.chernoff(delta)[1] for curve in curves]
     by_moments = [

@@ -23,12 +23,11 @@ from dither.schedules.fixed import (
     Warmup,
 )
 from dither.schedules.from_torch import TorchSchedule, from_torch
-from dither.schedules.parse import NAMES, parameters, parse
+from dither.schedules.parsing import parse
 from dither.schedules.reactive import AdaGradNorm, Growth, Reactive, UnsafeRawAdaGradNorm
 from dither.types import Schedule
 
 __all__ = [
-    "NAMES",
     "AdaGradNorm",
     "Constant",
     "Cosine",
@@ -47,6 +46,5 @@ __all__ = [
     "UnsafeRawAdaGradNorm",
     "Warmup",
     "from_torch",
-    "parameters",
     "parse",
 ]

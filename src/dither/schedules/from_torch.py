@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class TorchSchedule:
-    """The schedule of a torch scheduler; compares by the function that makes the scheduler."""
+    """The schedule of a torch scheduler; compares by the function that makes the scheduler.
+
+    Example:
+        >>> from torch.optim.lr_scheduler import ConstantLR
+        >>> TorchSchedule(lambda optimizer: ConstantLR(optimizer, 0.5, 2)).stepsizes(3)
+        array([0.5, 0.5, 1. ])
+    """
 
     make_scheduler: Callable[[Optimizer], LRScheduler]
     stepsize: float = 1.0

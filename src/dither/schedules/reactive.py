@@ -24,6 +24,10 @@ class Growth:
         steps: t, the number of gradients that were taken in.
         b_squared: b_t².
         total: Σ β_s·(‖g_s‖² − noise), what the gradients have added up to.
+
+    Example:
+        >>> Growth(steps=1, b_squared=9.0).b
+        3.0
     """
 
     steps: int
@@ -44,6 +48,11 @@ class Reactive(ABC):
         b0_squared: b_0², positive.
         nu: ν, the least growth of b² in a step, positive.
         beta: β of the weights β_t = max(β/((t mod 195) + 1), 1); None makes every weight 1.
+
+    Example:
+        >>> rule = AdaGradNorm(b0_squared=4.0, nu=0.01, beta=3.0)
+        >>> isinstance(rule, Reactive), rule.weight(0), rule.weight(2)
+        (True, 3.0, 1.0)
     """
 
     b0_squared: float

@@ -26,6 +26,11 @@ class TheoremCondition:
         noise: α_t²·Σ1/α² at that step.
         required: what ``noise`` must be at least: n²ε²/(32·m²·log(1.25/δ)).
         reasons: one sentence for each inequality that fails.
+
+    Example:
+        >>> setting = dict(dataset_size=50_000, batch_size=256, epsilon=1.0, delta=1e-5)
+        >>> bool(adp_condition([1.0] * 11_700, **setting))
+        True
     """
 
     holds: bool

@@ -67,6 +67,10 @@ class UtilityBound:
     Attributes:
         optimization: what plain SGD has as well.
         noise: what privacy adds.
+
+    Example:
+        >>> UtilityBound(optimization=0.25, noise=0.5).total
+        0.75
     """
 
     optimization: float
@@ -83,7 +87,13 @@ class UtilityBound:
 
 @dataclass(frozen=True)
 class AdpAndDp:
-    """The bounds of ADP-SGD (shaped noise) and DP-SGD (uniform noise) side by side."""
+    """The bounds of ADP-SGD (shaped noise) and DP-SGD (uniform noise) side by side.
+
+    Example:
+        >>> both = AdpAndDp(adp=UtilityBound(0.2, 0.1), dp=UtilityBound(0.2, 0.3))
+        >>> both.dp.total > both.adp.total
+        True
+    """
 
     adp: UtilityBound
     dp: UtilityBound

@@ -31,7 +31,7 @@ def parse(schedule: str) -> ClosedForm:
     """Return the schedule that ``name:key=value,key=value`` stands for.
 
     Args:
-        schedule: one of `NAMES`, a colon, and the parameters of its class; those with a default
+        schedule: a name in `NAMES`, a colon, and the parameters of its class; those with a default
             may be left out, and with them the colon.
 
     Returns:
