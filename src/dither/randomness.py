@@ -27,6 +27,10 @@ class Stream:
 
     Args:
         key: 32 bytes that were never used for another stream.
+
+    Example:
+        >>> Stream(bytes(32)).below(10, 5)
+        array([6, 7, 9, 7, 8])
     """
 
     def __init__(self, key: bytes) -> None:

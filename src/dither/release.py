@@ -44,6 +44,11 @@ class ReleasedGradient:
         gradients: parameter name → noisy sum divided by the expected batch size.
         noise: standard deviation of the noise in each of its coordinates.
         dimension: d, the number of coordinates.
+
+    Example:
+        >>> noisy = ReleasedGradient({"weight": torch.tensor([3.0, 4.0])}, noise=1.0, dimension=2)
+        >>> noisy.squared_norm()
+        25.0
     """
 
     gradients: dict[str, Tensor]

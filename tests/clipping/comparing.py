@@ -1,4 +1,4 @@
-"""How a clipped sum is compared with the truth: a loop over single records in float64."""
+"""How a clipped sum is compared with its definition: a loop over single records in float64."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -178,11 +178,11 @@ def assert_right(
         settings: for `clipped_sum`.
     """
     exact = deepcopy(model).double()
-    wide = cast(inputs, torch.float64)
+    inputs_in_float64 = cast(inputs, torch.float64)
     records = len(tensors(inputs)[0])
-    _, norms = by_loop(exact, loss, wide, targets, float("inf"), records)
+    _, norms = by_loop(exact, loss, inputs_in_float64, targets, float("inf"), records)
     clip_norm = float(norms.median()) or 1.0
-    expected, norms = by_loop(exact, loss, wide, targets, clip_norm, records)
+    expected, norms = by_loop(exact, loss, inputs_in_float64, targets, clip_norm, records)
     for dtype, tolerance in TOLERANCES.items():
         own = deepcopy(model).to(dtype)
         batch = cast(inputs, dtype)

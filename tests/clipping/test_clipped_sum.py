@@ -79,7 +79,7 @@ def test_a_batch_of_nothing_but_bad_records_gives_zeros() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_bad_record_in_the_first_batch_leaves_the_others_alone(bad: float) -> None:
-    """Before anything could be compared with plain autograd, which such a record spoils."""
+    """Before anything could be compared with plain autograd, which such a record makes useless."""
     model, x, y = models.VisionBlock(), torch.randn(9, 1, 4, 4), torch.randint(3, (9,))
     good = torch.arange(9) != 2
     expected, _ = by_loop(model, cross_entropy, x[good], y[good], 0.5, 8)
@@ -90,7 +90,7 @@ def test_a_bad_record_in_the_first_batch_leaves_the_others_alone(bad: float) -> 
 
 
 def test_bad_records_where_a_parameter_is_computed_record_by_record() -> None:
-    """There a record that is not finite spoils the others: that is said, and nothing is shown."""
+    """There a record that is not finite makes all of them NaN: an error, and no sum."""
     model, x, y = models.Opaque(), torch.randn(9, 4), torch.randint(3, (9,))
     assert refusal_of(model, cross_entropy, x, y) is None
     x[2] = math.nan
@@ -126,13 +126,13 @@ def test_an_infinite_clip_norm_is_the_plain_sum(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_pieces_give_the_same_result(engine: str, size: int) -> None:
+def test_microbatches_give_the_same_result(engine: str, size: int) -> None:
     model, x, y = mlp(), torch.randn(5, 4), torch.randint(3, (5,))
     settings: dict[str, Any] = {"clip_norm": 0.5, "engine": engine}
-    whole = clipped_sum(model, cross_entropy, x, y, **settings)
+    full = clipped_sum(model, cross_entropy, x, y, **settings)
     parts = clipped_sum(model, cross_entropy, x, y, microbatch_size=size, **settings)
-    assert distance(parts.gradients, whole.gradients) < 1e-6
-    torch.testing.assert_close(parts.norms, whole.norms)
+    assert distance(parts.gradients, full.gradients) < 1e-6
+    torch.testing.assert_close(parts.norms, full.norms)
 
 
 def test_inputs_may_be_a_tuple_or_a_dict() -> None:

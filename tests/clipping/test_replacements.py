@@ -1,4 +1,4 @@
-"""Maxima over windows are PyTorch's own to the last bit, and so are their gradients."""
+"""Replacements equal PyTorch's own: maxima over windows to the last bit, and attention."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from dither.clipping import clipped_sum
-from dither.clipping.replacements import MaxPool2d, max_pool2d
+from dither.clipping.replacements import MaxPool2d, attention, attention_arguments, max_pool2d
 
 
 def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -66,3 +66,24 @@ def test_the_engine_uses_it_and_agrees_with_the_reference() -> None:
     )
     for name, gradient in slow.gradients.items():
         assert torch.allclose(fast.gradients[name], gradient, atol=1e-5)
+
+
+def test_attention_is_pytorchs_own() -> None:
+    """What the engine runs in place of PyTorch's function gives the same outputs."""
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(8, 2).double()
+    x, y = torch.randn(5, 3, 8).double(), torch.randn(4, 3, 8).double()
+    mask = torch.randn(3 * 2, 5, 4).double()
+    padding = torch.tensor([[0.0, 0.0, -torch.inf, -1.0]] * 3).double()
+    for average in (True, False):
+        own = (layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0)
+        args = (x, y, y, 8, 2, *own, layer.out_proj.weight, layer.out_proj.bias)
+        options: dict[str, Any] = {
+            "attn_mask": mask,
+            "key_padding_mask": padding,
+            "average_attn_weights": average,
+        }
+        found = attention(attention_arguments(args, options))
+        expected = functional.multi_head_attention_forward(*args, **options)
+        for output, expected_output in zip(found, expected, strict=True):
+            torch.testing.assert_close(output, expected_output)

@@ -10,8 +10,6 @@ from tests.clipping.comparing import assert_right, squares
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from dither.clipping.replacements import attention, attention_arguments
-
 few = settings(max_examples=8)
 fewer = settings(max_examples=3)
 sizes = st.integers(1, 5)
@@ -143,27 +141,6 @@ def test_multi_head_attention(
             return torch.as_tensor(self.layer(x, other, other, need_weights=weights)[0])
 
     check(Attention(), torch.randn(count, terms, width), torch.randn(count, 3, keys))
-
-
-def test_attention_is_pytorchs_own() -> None:
-    """What the engine runs in place of PyTorch's function gives the same outputs."""
-    torch.manual_seed(0)
-    layer = nn.MultiheadAttention(8, 2).double()
-    x, y = torch.randn(5, 3, 8).double(), torch.randn(4, 3, 8).double()
-    mask = torch.randn(3 * 2, 5, 4).double()
-    padding = torch.tensor([[0.0, 0.0, -torch.inf, -1.0]] * 3).double()
-    for average in (True, False):
-        own = (layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0)
-        args = (x, y, y, 8, 2, *own, layer.out_proj.weight, layer.out_proj.bias)
-        options: dict[str, Any] = {
-            "attn_mask": mask,
-            "key_padding_mask": padding,
-            "average_attn_weights": average,
-        }
-        found = attention(attention_arguments(args, options))
-        expected = F.multi_head_attention_forward(*args, **options)
-        for mine, theirs in zip(found, expected, strict=True):
-            torch.testing.assert_close(mine, theirs)
 
 
 @fewer

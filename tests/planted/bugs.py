@@ -297,7 +297,7 @@ BUGS = (
     Bug(
         "a microbatch that is clipped as one record",
         clipping_of_a_complete_microbatch,
-        f"{CLIPPING}test_pieces_give_the_same_result",
+        f"{CLIPPING}test_microbatches_give_the_same_result",
     ),
     Bug(
         "one layer that is not clipped",
