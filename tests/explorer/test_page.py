@@ -12,7 +12,7 @@ import dither
 from dither.explorer import Explorer
 from dither.types import rounded
 
-# Every record in every step: such plans are exact in no time.
+# Full batch: such plans take no time.
 SETTINGS = "batch_size=60000&epochs=20&schedule=linear&parameters.start=1&parameters.end=0.1"
 PATIENCE = 60_000
 NOISE = "#chart-noise polyline.optimal"
@@ -57,7 +57,7 @@ def points(page: Page) -> str:
     return page.locator(NOISE).get_attribute("points") or ""
 
 
-def rests(page: Page) -> None:
+def wait_until_exact(page: Page) -> None:
     expect(page.locator("#status")).to_have_attribute("data-state", "exact", timeout=PATIENCE)
 
 
@@ -65,23 +65,23 @@ def test_first_load_shows_curves_with_named_axes(page: Page) -> None:
     assert page.locator("polyline.curve").count() == 9
     for chart, axis in (
         ("noise", "noise multiplier z (clip norms)"),
-        ("reaching", "η·z (clip norms)"),
+        ("parameter-noise", "η·z (clip norms)"),
         ("spent", "ε after t steps (nats)"),
     ):
         names = page.locator(f"#chart-{chart} .axis-name").all_text_contents()
         assert names == ["step t (number of steps)", axis]
-    rests(page)
+    wait_until_exact(page)
     for badge in page.locator(".results .badge").all():
         expect(badge).to_have_text("exact")
-    assert page.locator("#prices tbody tr").count() == 5
-    assert "improvement factor" in page.inner_text("#compared")
-    assert "utility bound" in page.inner_text("#compared")
+    assert page.locator("#costs tbody tr").count() == 5
+    assert "improvement factor" in page.inner_text("#comparison")
+    assert "utility bound" in page.inner_text("#comparison")
     unlabelled = "!e.labels.length && !e.getAttribute('aria-label')"
     inputs = "[...document.querySelectorAll('input, select')]"
     assert page.evaluate(f"{inputs}.filter(e => {unlabelled}).length") == 0
 
 
-def test_a_slider_moves_the_curves_and_the_exact_plan_follows(page: Page) -> None:
+def test_a_slider_updates_the_curves_and_then_the_exact_plan(page: Page) -> None:
     before, slider = points(page), page.locator("[data-slider=epsilon]")
     page.evaluate(_WATCH)
     slider.focus()
@@ -89,26 +89,26 @@ def test_a_slider_moves_the_curves_and_the_exact_plan_follows(page: Page) -> Non
         slider.press("PageUp")
     expect(page.locator(NOISE)).not_to_have_attribute("points", before)
     assert float(page.input_value("#field-epsilon")) > 1.5
-    rests(page)
+    wait_until_exact(page)
     seen = page.evaluate("window.seen")
     assert (seen[0], seen[-1]) == ("preview", "exact")
     assert "epsilon=" in page.url
 
 
-def nothing_to_take(page: Page) -> None:
+def expect_nothing_to_export(page: Page) -> None:
     for button in BUTTONS:
         expect(page.locator(button)).to_be_disabled()
     expect(page.locator("#code")).to_have_text("")
 
 
-def test_an_invalid_value_is_told_at_its_field(page: Page) -> None:
+def test_an_invalid_value_is_shown_at_its_field(page: Page) -> None:
     field = page.locator("#field-delta")
     field.fill("2")
     problem = page.locator("#field-delta-problem")
     expect(problem).to_have_text("delta must be strictly between 0 and 1, got 2")
     expect(field).to_have_attribute("aria-invalid", "true")
     assert field.get_attribute("aria-describedby") == "field-delta-problem"
-    nothing_to_take(page)
+    expect_nothing_to_export(page)
     field.fill("1e-5")
     expect(problem).to_be_hidden()
     expect(page.locator("#save")).to_be_enabled()
@@ -123,11 +123,11 @@ def test_the_saved_plan_loads_in_python(page: Page, tmp_path: Path) -> None:
     assert download.value.suggested_filename == "plan.json"
     download.value.save_as(tmp_path / "plan.json")
     loaded = dither.Plan.from_json((tmp_path / "plan.json").read_text(encoding="utf-8"))
-    expect(page.locator("#said")).to_contain_text(
+    expect(page.locator("#message")).to_contain_text(
         f"ε = {rounded(loaded.bound.epsilon, 4)}, fingerprint {loaded.fingerprint[:16]}."
     )
     page.click("#copy-python")
-    expect(page.locator("#said")).to_have_text("Copied.")
+    expect(page.locator("#message")).to_have_text("Copied.")
     text = page.evaluate("navigator.clipboard.readText()")
     names: dict[str, dither.Plan] = {}
     exec(text, names)  # noqa: S102 (this is what is tested)
@@ -137,7 +137,7 @@ def test_the_saved_plan_loads_in_python(page: Page, tmp_path: Path) -> None:
     assert "--noise matched" in page.evaluate("navigator.clipboard.readText()")
 
 
-def test_what_moves_while_it_is_saved_is_not_saved(page: Page) -> None:
+def test_settings_that_change_while_saving_are_not_saved(page: Page) -> None:
     held: list[tuple[Route, APIResponse]] = []
     downloads: list[Download] = []
     page.on("download", lambda download: downloads.append(download))
@@ -156,18 +156,18 @@ def test_what_moves_while_it_is_saved_is_not_saved(page: Page) -> None:
     page.locator("#field-epsilon").fill("2")
     expect(page.locator("#code")).to_contain_text("epsilon=2")
     route.fulfill(response=answer)
-    expect(page.locator("#said")).to_contain_text("Not saved: something changed meanwhile")
-    rests(page)
+    expect(page.locator("#message")).to_contain_text("Not saved: a setting has changed")
+    wait_until_exact(page)
     assert downloads == []
     expect(page.locator("#save")).to_be_enabled()
 
 
-def test_what_the_server_has_not_confirmed_cannot_be_taken(page: Page) -> None:
+def test_only_accepted_settings_can_be_exported(page: Page) -> None:
     expect(page.locator("#code")).to_contain_text("epsilon=1")
     page.route("**/api/preview", lambda route: route.abort())
     page.locator("#field-epsilon").fill("3")
     expect(page.locator("#status")).to_contain_text("The server does not answer")
-    nothing_to_take(page)
+    expect_nothing_to_export(page)
     page.unroute_all()
     page.locator("#field-epsilon").fill("4")
     expect(page.locator("#code")).to_contain_text("epsilon=4")
@@ -175,13 +175,13 @@ def test_what_the_server_has_not_confirmed_cannot_be_taken(page: Page) -> None:
         expect(page.locator(button)).to_be_enabled()
 
 
-def test_an_exact_plan_that_fails_is_told(page: Page) -> None:
+def test_an_exact_plan_that_fails_is_shown(page: Page) -> None:
     text = "dither explore: the exact plan was not made: its process ended with code -9"
     page.route("**/api/exact", lambda route: route.fulfill(status=500, body=text))
     page.locator("#field-epsilon").fill("5")
     expect(page.locator("#status")).to_have_text(text)
     page.click("#save")
-    expect(page.locator("#said")).to_have_text(f"Not saved: {text}")
+    expect(page.locator("#message")).to_have_text(f"Not saved: {text}")
 
 
 def test_a_narrow_page_keeps_a_chart_beside_its_sliders(page: Page) -> None:
@@ -198,14 +198,14 @@ def test_a_narrow_page_keeps_a_chart_beside_its_sliders(page: Page) -> None:
     assert chart is not None
     assert handle is not None
     assert 0 <= chart["y"] < chart["y"] + chart["height"] <= handle["y"] < 800
-    page.locator("#prices").scroll_into_view_if_needed()
+    page.locator("#costs").scroll_into_view_if_needed()
     expect(small).not_to_be_in_viewport()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_cut_off_or_overlaps(page: Page, scheme: str) -> None:
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-    rests(page)
+    wait_until_exact(page)
     for width in (1280, 760, 400):
         page.set_viewport_size({"width": width, "height": 800})
         expect(page.locator("#chart-noise svg")).to_have_attribute("viewBox", _fits(page))

@@ -6,8 +6,8 @@ import pytest
 from tests.explorer.fields import texts
 
 import dither
-from dither.explorer import curves, settings
-from dither.explorer.preview import previews
+from dither.explorer import settings
+from dither.explorer.preview import preview, previews
 from dither.planning.planner import NOISES
 
 # ε, δ, n, m, T, schedule and sampling: usual runs, strong steps, a full batch.
@@ -52,34 +52,34 @@ def test_a_preview_is_many_times_faster_than_an_exact_plan() -> None:
     given = settings.read(
         texts(batch_size="256", epochs="20", schedule="inverse-sqrt", noise="optimal")
     )
-    curves.preview(given)  # what is loaded on first use
+    preview(given)  # what is loaded on first use
 
     def seconds(of: Callable[[], object]) -> float:
         start = time.process_time()
         of()
         return time.process_time() - start
 
-    quick = min(seconds(lambda: curves.preview(given)) for _ in range(3))
+    quick = min(seconds(lambda: preview(given)) for _ in range(3))
     # All three in the preview against one of them.
     assert seconds(lambda: dither.plan(**given.arguments())) > 5.0 * quick
 
 
 @pytest.mark.parametrize("schedule", settings.form()["parameters"])
 def test_every_schedule_has_a_preview(schedule: str) -> None:
-    found = curves.preview(settings.read(texts(schedule=schedule)))
+    found = preview(settings.read(texts(schedule=schedule)))
     assert (*found["curves"],) == NOISES
     for name in NOISES:
         curve = found["curves"][name]
         assert curve["spent"][0] == [0, 0.0]
         assert curve["spent"][-1][0] == found["steps"] == curve["noise"][-1][0]
-        assert all(value > 0.0 for _, value in curve["noise"] + curve["reaching"])
+        assert all(value > 0.0 for _, value in curve["noise"] + curve["parameter_noise"])
         epsilons = [value for _, value in curve["spent"]]
         assert epsilons == sorted(epsilons)
-    assert found["curves"]["uniform"]["compared"]["relative_to_uniform"] == 1.0
+    assert found["curves"]["uniform"]["comparison"]["relative_to_uniform"] == 1.0
 
 
 @pytest.mark.parametrize("epochs", ["0.01", "0.07"])
 def test_runs_of_very_few_steps(epochs: str) -> None:
-    found = curves.preview(settings.read(texts(epochs=epochs)))
+    found = preview(settings.read(texts(epochs=epochs)))
     assert found["steps"] <= 3
     assert (*found["curves"],) == NOISES

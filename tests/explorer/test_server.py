@@ -1,9 +1,7 @@
 import contextlib
 import http.client
 import json
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +10,7 @@ from tests.cli.errors import error_line
 from tests.explorer.fields import eventually, texts
 
 import dither
-from dither.explorer import Explorer, server
+from dither.explorer import Explorer
 from dither.types import rounded
 
 
@@ -59,20 +57,18 @@ def test_the_page_and_its_files(explorer: Explorer) -> None:
     ("headers", "reason"),
     [
         ({"Host": "evil.example"}, "another host"),
-        ({"Host": "evil.example:{port}"}, "another host"),
         ({"Host": "127.0.0.1:1"}, "another host"),
         ({"Origin": "http://evil.example"}, "other origins"),
         ({"Origin": "http://127.0.0.1:1"}, "other origins"),
-        ({"Origin": "https://127.0.0.1:{port}"}, "other origins"),
         ({"Origin": "null"}, "other origins"),
-        ({"Sec_Fetch_Site": "cross-site"}, "other sites"),
-        ({"Sec_Fetch_Site": "same-site"}, "other sites"),
         ({"X_Dither_Token": ""}, "token"),
         ({"X_Dither_Token": "guess"}, "token"),
         ({"X_Dither_Token": "gu\u00e9ss"}, "token"),
     ],
 )
-def test_strangers_are_refused(explorer: Explorer, headers: dict[str, str], reason: str) -> None:
+def test_other_hosts_origins_and_tokens_are_refused(
+    explorer: Explorer, headers: dict[str, str], reason: str
+) -> None:
     given = {name: text.replace("{port}", str(explorer.port)) for name, text in headers.items()}
     for method, path, body in (
         ("POST", "/api/preview", message()),
@@ -89,36 +85,15 @@ def test_the_page_itself_needs_the_token(explorer: Explorer) -> None:
     for path in ("/", "/?token=guess", "/?token="):
         status, text, _ = ask(explorer, "GET", path)
         assert status == 403
-        assert "the whole address" in text
+        assert "the full address" in text
 
 
 @pytest.mark.parametrize(
-    ("path", "without", "with_token"),
-    [
-        ("/%ffapi/{}", 400, 400),
-        ("/api/{}%ff", 400, 400),
-        ("/api%c3%a9/{}", 400, 400),
-        ("/%00api/{}", 400, 400),
-        ("/api/{}%0a", 400, 400),
-        ("/api/{}/", 403, 404),
-        ("/api//{}", 403, 404),
-        ("/API/{}", 403, 404),
-        ("/./api/{}", 403, 404),
-        ("/app.js/../api/{}", 403, 404),
-        ("/app.js/", 403, 404),
-        ("/APP.JS", 403, 404),
-        ("//api/{}", 403, 200),
-        ("/%61pi/{}", 403, 200),
-    ],
+    "path", ["/api/form", "/API/form", "//api/form", "/%61pi/form", "/./api/form"]
 )
-def test_no_spelling_of_a_path_goes_past_the_token(
-    explorer: Explorer, path: str, without: int, with_token: int
-) -> None:
-    form, preview = path.format("form"), path.format("preview")
-    for token in ("", "guess"):
-        assert ask(explorer, "GET", form, X_Dither_Token=token)[0] == without
-        assert ask(explorer, "POST", preview, message(), X_Dither_Token=token)[0] == without
-    assert ask(explorer, "GET", form)[0] == with_token
+def test_no_spelling_of_a_path_avoids_the_token(explorer: Explorer, path: str) -> None:
+    assert ask(explorer, "GET", path, X_Dither_Token="")[0] == 403
+    assert ask(explorer, "GET", path)[0] in (200, 404)
 
 
 def test_it_listens_on_loopback_only(explorer: Explorer) -> None:
@@ -126,7 +101,7 @@ def test_it_listens_on_loopback_only(explorer: Explorer) -> None:
 
 
 def test_own_requests_are_answered(explorer: Explorer) -> None:
-    own = {"Origin": f"http://127.0.0.1:{explorer.port}", "Sec_Fetch_Site": "same-origin"}
+    own = {"Origin": f"http://127.0.0.1:{explorer.port}"}
     status, text, _ = ask(explorer, "POST", "/api/preview", message(), **own)
     assert status == 200
     assert json.loads(text)["steps"] == 60
@@ -142,74 +117,28 @@ def test_bad_values_come_back_with_their_fields(explorer: Explorer) -> None:
         }
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ([1], 400),
-        (message(page=3), 400),
-        (message(page="x" * 65), 400),
-        (message(number="1"), 400),
-        (message(more="x" * 10_000), 413),
-        (b"", 413),
-        (b"{", 400),
-        (b"[" * 4000, 400),
-        (b'{"settings":' * 600 + b"1" + b"}" * 600, 400),
-        (b"9" * 5000, 400),
-    ],
-)
-def test_odd_bodies_are_refused(explorer: Explorer, body: object, status: int) -> None:
-    found, text, _ = ask(explorer, "POST", "/api/preview", body)
-    assert found == status
-    assert text.startswith("dither explore: ")
-    assert text.count("\n") == 1
+@pytest.mark.parametrize("body", [[1], b"", b"{"])
+def test_a_body_must_be_a_json_object(explorer: Explorer, body: object) -> None:
+    status, text, _ = ask(explorer, "POST", "/api/preview", body)
+    assert status == 400
+    assert text == "dither explore: the body must be a JSON object\n"
 
 
-def test_other_kinds_and_parts_are_refused(explorer: Explorer) -> None:
-    assert ask(explorer, "POST", "/api/preview", message(), Content_Type="text/plain")[0] == 415
-    for odd in ({"noise": "other", "part": "plan"}, {"noise": "uniform", "part": "other"}):
-        assert ask(explorer, "POST", "/api/exact", message(**odd))[0] == 400
-    assert ask(explorer, "GET", "/../server.py")[0] == 404
-    assert ask(explorer, "GET", "/api/preview")[0] == 405
-
-
-def test_a_worker_that_crashes_is_told(explorer: Explorer) -> None:
+def test_a_worker_that_crashes_is_reported(explorer: Explorer) -> None:
     slow = message(settings=texts(batch_size="64", epochs="50"), noise="matched", part="plan")
     found: list[tuple[int, str, http.client.HTTPMessage]] = []
     thread = threading.Thread(
         target=lambda: found.append(ask(explorer, "POST", "/api/exact", slow))
     )
     thread.start()
-    background = explorer._background
-    eventually(lambda: background._working_for is not None)
-    assert background._process is not None
-    background._process.kill()
+    worker = explorer._worker
+    eventually(lambda: worker._working_for is not None)
+    assert worker._process is not None
+    worker._process.kill()
     thread.join()
     [(status, text, _)] = found
     assert status == 500
     assert "the exact plan was not made: its process ended with code -9" in text
-
-
-def test_silent_connections_are_few_and_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(server._Handler, "timeout", 0.5)
-    with Explorer() as serving, contextlib.ExitStack() as open_ones:
-        before = threading.active_count()
-        for _ in range(80):
-            line = open_ones.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
-            with contextlib.suppress(ConnectionError):
-                line.sendall(b"GET /app.js HTTP/1.1\r\n")
-        time.sleep(0.2)
-        assert 0 < threading.active_count() - before <= server._MOST_REQUESTS
-        eventually(lambda: threading.active_count() <= before)
-        assert ask(serving, "GET", "/app.js")[0] == 200
-        body = {"Content-Type": "application/json", "Content-Length": "9"}
-        token = {"Host": f"127.0.0.1:{serving.port}", "X-Dither-Token": serving.token}
-        head = "".join(f"{name}: {value}\r\n" for name, value in {**body, **token}.items())
-        line = open_ones.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
-        line.sendall(f"POST /api/preview HTTP/1.1\r\n{head}\r\n".encode())
-        assert b" 408 " in line.recv(100)
-    assert capfd.readouterr().err == ""
 
 
 def test_exact_parts_are_those_of_the_library(explorer: Explorer) -> None:
@@ -239,14 +168,14 @@ def test_exact_parts_are_those_of_the_library(explorer: Explorer) -> None:
         part("spending")["spent"], planned.spending()[1], strict=True
     ):
         assert exact <= shown <= 1.001 * exact
-        assert shown == float(f"{shown:.4g}"), number  # so that the page writes what it was told
-    prices = part("prices")["prices"]
-    assert prices["pld"]["proven"]
-    assert not prices["gdp"]["proven"]
-    assert planned.bound.epsilon <= float(prices["pld"]["epsilon"])
+        assert shown == float(f"{shown:.4g}"), number  # the page shows all digits
+    costs = part("costs")["costs"]
+    assert costs["pld"]["proven"]
+    assert not costs["gdp"]["proven"]
+    assert planned.bound.epsilon <= float(costs["pld"]["epsilon"])
 
 
-def test_noise_that_cannot_be_had_is_told_at_a_field(explorer: Explorer) -> None:
+def test_an_error_of_the_plan_names_its_field(explorer: Explorer) -> None:
     rare = texts(dataset_size="1000000", batch_size="1", epochs="0.001", delta="1e-4")
     asked = message(number=6, settings=rare, noise="optimal", part="plan")
     status, text, _ = ask(explorer, "POST", "/api/exact", asked)
@@ -258,6 +187,6 @@ def test_noise_that_cannot_be_had_is_told_at_a_field(explorer: Explorer) -> None
 def test_a_port_in_use_is_one_line(explorer: Explorer, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["explore", "--no-browser", "--port"]
     said = error_line([*argv, str(explorer.port)], capsys)
-    assert f"port must be one that is free on 127.0.0.1, got {explorer.port}" in said
+    assert f"port must be free on 127.0.0.1, got {explorer.port}" in said
     for odd in ("-1", "65536", "80.5"):
-        assert "port must be a whole number" in error_line([*argv, odd], capsys)
+        assert "port must be an integer" in error_line([*argv, odd], capsys)

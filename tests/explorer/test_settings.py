@@ -86,24 +86,6 @@ def test_every_wrong_field_is_named_at_once() -> None:
     assert {*problem.value.problems} == {"epsilon", "delta", "noise"}
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        None,
-        [],
-        {},
-        {"epsilon": "1"},
-        {**texts(), "more": "1"},
-        {**texts(), "epsilon": [1]},
-        {**texts(), "parameters": {"start": {}, "end": "1"}},
-        {**texts(), "parameters": "1"},
-    ],
-)
-def test_other_fields_are_refused(given: object) -> None:
-    with pytest.raises(settings.FieldsError, match="fields must be"):
-        settings.read(given)
-
-
 def test_every_schedule_starts_with_values_that_are_allowed() -> None:
     for schedule in settings.form()["parameters"]:
         assert settings.read(texts(schedule=schedule)).schedule == schedule

@@ -1,6 +1,6 @@
-"""A page on your own machine to plan by hand: sliders, curves, and the plan to take away.
+"""A local page to plan interactively: sliders, curves, and the plan to save.
 
-`Explorer` answers on the loopback interface alone. What moves with a slider is an estimate
+`Explorer` listens on the loopback interface. While a slider moves the page shows an estimate
 (`dither.explorer.preview`); what is saved, copied or called exact is the library's own plan.
 """
 

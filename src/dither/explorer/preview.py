@@ -1,32 +1,36 @@
-"""The noise of a plan in a fraction of a second: an estimate for the eye, which claims nothing.
+"""Preview a plan in a fraction of a second: an estimate to look at, without any guarantee.
 
-It is the pld accountant's own integral for δ(ε), on one coarse grid of frequencies that serves
-uniform, matched and optimal noise alike. The library's transforms of single steps are tabulated
-there for some noise multipliers and interpolated between them, and a run is put together from some
-hundred of its steps, each of which stands for its neighbours. The errors are small on a screen and
-are not bounded: a plan's own ε never comes from here.
+It is the pld accountant's integral for δ(ε), on one coarse grid of frequencies for uniform, matched
+and optimal noise. The transforms of single steps are tabulated for some noise multipliers and
+interpolated, and a run is composed of some hundred steps, each of which represents its neighbours.
+The errors are small on a screen and not bounded: the ε of a plan never comes from here.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from dither import validate
 from dither.accounting import pld
 from dither.accounting.calibration import central_limit_log_scale
-from dither.accounting.curve import Curve
+from dither.accounting.curve import Curve, TooFineError
 from dither.accounting.steps import SampledSteps, Steps
 from dither.accounting.transform import distance_between, transforms
+from dither.explorer.settings import Settings
 from dither.noise import Optimal
 from dither.noise.optimal import MarginalCost
-from dither.types import Budget, FloatArray
+from dither.planning.planner import compare
+from dither.types import Budget, FloatArray, rounded
 
+_POINTS = 240
 _KNOTS = 33
 _SMOOTHING = 0.4
 _PREFIXES = 25
 _ROUNDS = 3
-_MOST_FREQUENCIES = 160
+_MAX_FREQUENCIES = 160
 _CUT = 5.0
 _PROBES = 7
 _CLOSE = 2e-3
@@ -35,13 +39,13 @@ _FLOOR = Optimal().floor
 
 @dataclass(frozen=True)
 class Preview:
-    """Noise at some of the steps, and ε spent up to there.
+    """Noise at some of the steps, and ε spent up to them.
 
     Attributes:
-        knots: the numbers of the steps, from 0.
-        noise_multipliers: about z there.
-        numbers: of steps.
-        spent: about ε after so many steps.
+        knots: the indices of the steps, from 0.
+        noise_multipliers: z of these steps, approximately.
+        numbers: numbers of steps.
+        spent: ε after these numbers of steps, approximately.
     """
 
     knots: np.ndarray
@@ -50,13 +54,13 @@ class Preview:
     spent: FloatArray
 
     def expanded(self, steps: int) -> FloatArray:
-        """Return about z of every step."""
+        """Return z of every step, approximately."""
         at = np.log(self.noise_multipliers)
         return np.asarray(np.exp(np.interp(np.arange(steps), self.knots, at)))
 
 
 def previews(stepsizes: FloatArray, budget: Budget) -> Mapping[str, Preview]:
-    """Return uniform, matched and optimal noise for a budget, in that order, roughly."""
+    """Return approximate uniform, matched and optimal noise for a budget, in that order."""
     T = stepsizes.size
     knots = _knots(T)
     eta, counts = stepsizes[knots], _counts(knots, T)
@@ -72,8 +76,64 @@ def previews(stepsizes: FloatArray, budget: Budget) -> Mapping[str, Preview]:
     return {name: run.preview(knots, z) for name, z in found.items()}
 
 
+def preview(settings: Settings) -> dict[str, Any]:
+    """Return approximate curves of all three kinds of noise, quickly, and the code of the plan."""
+    eta = settings.rates()
+    answer: dict[str, Any] = {
+        "steps": settings.steps,
+        "sample_rate": settings.batch_size / settings.dataset_size,
+        "python": settings.python(),
+        "command": settings.command(),
+    }
+    try:
+        found = previews(eta, settings.budget)
+    except (validate.InvalidValueError, TooFineError) as problem:
+        return {**answer, "curves": {}, "note": f"There is no preview of this setting: {problem}"}
+    uniform = found["uniform"].expanded(eta.size)
+    curves = {}
+    for name, quick in found.items():
+        z = quick.expanded(eta.size)
+        curves[name] = {
+            **noise_curves(eta, z, quick.knots),
+            "spent": [[0, 0.0], *spent_points(quick.numbers, quick.spent)],
+            "comparison": comparison(settings, eta, z, uniform),
+        }
+    return {**answer, "curves": curves}
+
+
+def some_steps(T: int) -> np.ndarray:
+    """Return the indices of steps to draw, denser at the start and the end."""
+    even, early = np.linspace(0, T - 1, _POINTS), np.geomspace(1, T, _POINTS // 4) - 1
+    return np.unique(np.concatenate([even, early, T - 1 - early]).round().astype(np.intp))
+
+
+def noise_curves(eta: FloatArray, z: FloatArray, at: np.ndarray) -> dict[str, Any]:
+    """Return the curves of z and of η·z at some steps."""
+    return {"noise": _points(at + 1, z[at]), "parameter_noise": _points(at + 1, (eta * z)[at])}
+
+
+def spent_points(t: np.ndarray, epsilons: FloatArray) -> list[list[float]]:
+    """Return pairs of t and ε, rounded up to as many digits as the page shows."""
+    return [
+        [int(number), float(rounded(value, 4))] for number, value in zip(t, epsilons, strict=True)
+    ]
+
+
+def comparison(
+    settings: Settings, eta: FloatArray, z: FloatArray, uniform: FloatArray
+) -> dict[str, float | None]:
+    """Return `compare`, with None for what is not finite."""
+    values = compare(eta, z, uniform=uniform, problem=settings.problem, sampling=settings.sampling)
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _points(t: np.ndarray, values: FloatArray) -> list[list[float]]:
+    """Return pairs in six digits, more than a screen shows."""
+    return [[int(number), float(f"{value:.6g}")] for number, value in zip(t, values, strict=True)]
+
+
 def _knots(T: int) -> np.ndarray:
-    """Return the steps that stand for all: spread evenly, and closer at the start and the end."""
+    """Return the steps that represent all: evenly spread, denser at the start and the end."""
     even, early = np.linspace(0, T - 1, 2 * _KNOTS), np.geomspace(1, T, _KNOTS) - 1
     return np.unique(np.concatenate([even, early, T - 1 - early]).round().astype(np.intp))
 
@@ -92,7 +152,7 @@ class _Grid:
         tilt: θ.
         omega: the frequencies.
         payoff: weights of the sum for δ(0), with the smoothing.
-        sensitivity: by how many clip norms a neighbour moves the sum.
+        sensitivity: of the sum, in clip norms.
         mus: sensitivity over noise at the nodes, increasing.
         logs: log M there, a row for each node.
         jumps: M at the next node over M here, less 1.
@@ -110,13 +170,13 @@ class _Grid:
     def around(
         cls, guesses: Mapping[str, FloatArray], counts: FloatArray, budget: Budget
     ) -> "_Grid":
-        """Return a grid like the accountant's own for uniform and matched noise of about that."""
+        """Return a grid like the accountant's for uniform and matched noise of this size."""
         reach, q = pld.sensitivity(budget.sampling), budget.sample_rate
         kind = pld.KINDS[budget.sampling][0]
         runs = [_in_few_groups(reach / z, counts, q) for z in guesses.values()]
         tilt, spacing, tau = _frequencies(runs, budget)
-        # Where that would take too many frequencies the smoothing is coarser.
-        tau = max(tau, _CUT / (spacing * _MOST_FREQUENCIES))
+        # Coarser smoothing instead of more frequencies.
+        tau = max(tau, _CUT / (spacing * _MAX_FREQUENCIES))
         omega = spacing * np.arange(0.0, math.ceil(_CUT / tau / spacing) + 2)
         s = tilt + 1j * omega
         weight = np.where(omega == 0.0, 0.5, 1.0) * spacing / math.pi
@@ -126,7 +186,7 @@ class _Grid:
         mus = _nodes(mu, strongest)
         found = transforms(mus, q, tilt, spacing, omega.size, kind)
         logs = _log1p(found.excess)
-        # The phase of a strong step may turn around; from node to node it turns little.
+        # The phase of a strong step may wrap around; from node to node it changes little.
         logs = logs.real + 1j * np.unwrap(logs.imag, axis=0) + found.log_moment[:, None]
         return cls(tilt, omega, payoff, reach, mus, logs, np.expm1(np.diff(logs, axis=0)))
 
@@ -146,7 +206,7 @@ class _Grid:
 
 
 def _in_few_groups(mus: FloatArray, counts: FloatArray, q: float) -> SampledSteps:
-    """Return the run with neighbouring steps taken for equal, as the strongest of them."""
+    """Return the run with neighbouring steps replaced by the one with the least noise."""
     groups = np.array_split(np.arange(mus.size), 8 if mus.min() < mus.max() else 1)
     parts = [group for group in groups if group.size]
     strongest = np.array([mus[part].max() for part in parts])
@@ -170,7 +230,7 @@ def _frequencies(runs: list[SampledSteps], budget: Budget) -> tuple[float, float
 
 
 def _nodes(mu: float, strongest: float) -> FloatArray:
-    """Return nodes around μ of uniform noise: close where noise is small, wide where it is vast."""
+    """Return nodes around μ of uniform noise: dense where noise is small."""
     nodes = [mu / 15.0]
     while nodes[-1] < strongest:
         width = 0.3 if nodes[-1] < mu / 3.0 else max(0.1 / (1.0 + 0.3 * nodes[-1] ** 2), 0.05)
@@ -187,14 +247,14 @@ def _log1p(excess: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Run:
-    """Steps of unequal noise on a grid, each standing for several."""
+    """Steps of unequal noise on a grid, each of which represents several."""
 
     grid: _Grid
     counts: FloatArray
     budget: Budget
 
     def epsilons(self, log_transforms: np.ndarray) -> FloatArray:
-        """Return about ε(δ) for each row, the transform of a run."""
+        """Return ε(δ), approximately, for each row, the transform of a run."""
         size = log_transforms[:, 0].real
         waves = np.exp(log_transforms - size[:, None]) * self.grid.payoff
         target = math.log(self.budget.delta) - size
@@ -207,7 +267,7 @@ class _Run:
         return np.asarray(0.5 * (low + high))
 
     def scale(self, shape: FloatArray, floor: float = 0.0) -> float:
-        """Return c such that noise c·shape costs about the budget."""
+        """Return c such that noise c·shape costs the budget, approximately."""
         least = math.log(pld.least_noise(self.budget.sampling) / float(shape.min()))
         log_c, slope, before = max(0.0, least), -1.3, (math.nan, math.nan)
         for _ in range(_PROBES):
@@ -223,9 +283,9 @@ class _Run:
         return math.exp(log_c)
 
     def optimal(self, weights: FloatArray, uniform: FloatArray) -> FloatArray:
-        """Return noise under which a little more saves, at every step, in proportion to its weight.
+        """Return noise whose marginal cost is, at every step, proportional to its weight.
 
-        As in `dither.noise.Optimal`, with the table's own slopes.
+        As in `dither.noise.Optimal`, with the slopes of the table.
         """
         z, floor = uniform, _FLOOR
         if z[0] <= floor:
@@ -238,7 +298,7 @@ class _Run:
         return z
 
     def preview(self, knots: np.ndarray, z: FloatArray) -> Preview:
-        """Return the noise with about what some of its prefixes cost."""
+        """Return the noise, and the approximate cost of some of its prefixes."""
         each = self.grid.log_transforms(z) * self.counts[:, None]
         some = np.unique(np.linspace(0, z.size - 1, _PREFIXES).round().astype(np.intp))
         spent = np.maximum.accumulate(self.epsilons(np.cumsum(each, axis=0)[some]))

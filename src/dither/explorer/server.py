@@ -1,13 +1,11 @@
-"""The page's server: bound to the loopback interface, for one person on this machine.
+"""The server of the page: on the loopback interface, for one person on this machine.
 
-Who is let in: requests to this host and port by name (another name that points here is refused),
-from this page or typed by hand (another site's page is refused), and, but for the page's own
-scripts and style, only with the token that the printed address has. Nothing is written to disk.
+Requests must name this host and port, must not come from another site's page, and, except for the
+page's scripts and style, need the token of the printed address. Nothing is written to disk.
 """
 
 import json
 import secrets
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -21,14 +19,11 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 import bottle
 
 from dither import validate
-from dither.explorer import curves, settings
-from dither.explorer.background import PARTS, Background, CrashedError, SupersededError
-from dither.planning.planner import NOISES
+from dither.explorer import settings
+from dither.explorer.preview import preview
+from dither.explorer.worker import CrashedError, SupersededError, Worker
 
 HOST = "127.0.0.1"
-_MOST_BYTES = 8192
-_MOST_REQUESTS = 32
-_SECONDS_OF_SILENCE = 5.0
 _FILES = {
     "/app.js": "text/javascript; charset=utf-8",
     "/charts.js": "text/javascript; charset=utf-8",
@@ -44,17 +39,15 @@ _HEADERS = [
     ),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 ]
 
 
 class Explorer:
-    """The server of one page.
+    """The server of the page on which plans are made interactively.
 
     Args:
-        port: where to listen; 0 is any that is free.
+        port: where to listen on 127.0.0.1; 0 is any free port.
 
     Example:
         >>> with Explorer() as explorer:
@@ -65,17 +58,17 @@ class Explorer:
     def __init__(self, port: int = 0) -> None:
         if isinstance(port, bool) or port not in range(65536):
             raise validate.InvalidValueError(
-                f"port must be a whole number from 0 (any that is free) to 65535, got {port!r}"
+                f"port must be an integer from 0 (any free port) to 65535, got {port!r}"
             )
         self.token = secrets.token_urlsafe(24)
-        self._background = Background()
+        self._worker = Worker()
         try:
             self._server = make_server(
-                HOST, int(port), self._guarded, server_class=_Server, handler_class=_Handler
+                HOST, int(port), self._answer, server_class=_Server, handler_class=_Handler
             )
         except OSError as problem:
             raise validate.InvalidValueError(
-                f"port must be one that is free on {HOST}, got {port!r}: {problem.strerror}"
+                f"port must be free on {HOST}, got {port!r}: {problem.strerror}"
             ) from None
         self.port = int(self._server.server_port)
         self._hosts = {f"{name}:{self.port}" for name in (HOST, "localhost")}
@@ -83,16 +76,16 @@ class Explorer:
 
     @property
     def address(self) -> str:
-        """Where the page is, with the token that opens it."""
+        """The address of the page, with the token."""
         return f"http://{HOST}:{self.port}/?token={self.token}"
 
     def serve(self) -> None:
-        """Answer until interrupted."""
+        """Answer requests until interrupted."""
         self._server.serve_forever(poll_interval=0.1)
 
     def close(self) -> None:
         """End the worker and free the port."""
-        self._background.close()
+        self._worker.close()
         self._server.server_close()
 
     def __enter__(self) -> "Explorer":
@@ -105,19 +98,17 @@ class Explorer:
         self._thread.join()
         self.close()
 
-    def _guarded(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Refuse strangers, and add to every answer what a browser must keep to."""
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request that is allowed, with the security headers."""
 
         def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Callable[..., object]:
             return start_response(status, [*headers, *_HEADERS], *rest)
 
-        plain = _is_plain(environ.get("PATH_INFO", ""))
-        problem = self._refusal(environ) if plain else "the path must be of printable ASCII"
+        problem = self._refusal(environ)
         if problem is None:
             answer: Iterable[bytes] = self._app(environ, start)
             return answer
-        status = "403 Forbidden" if plain else "400 Bad Request"
-        start(status, [("Content-Type", "text/plain; charset=utf-8")])
+        start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
         return [f"dither explore: {problem}\n".encode()]
 
     def _refusal(self, environ: WSGIEnvironment) -> str | None:
@@ -126,17 +117,14 @@ class Explorer:
             return "requests to another host are refused"
         if environ.get("HTTP_ORIGIN", next(iter(origins))) not in origins:
             return "requests from other origins are refused"
-        if environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("same-origin", "none"):
-            return "requests from other sites are refused"
         path = environ.get("PATH_INFO", "")
         if path in _FILES:
             return None
+        token = environ.get("HTTP_X_DITHER_TOKEN", "")
         if path == "/":
-            given = dict(parse_qsl(environ.get("QUERY_STRING", ""))).get("token", "")
-        else:
-            given = environ.get("HTTP_X_DITHER_TOKEN", "")
-        if not secrets.compare_digest(given.encode(), self.token.encode()):
-            return "open the whole address that dither explore has printed, with its token"
+            token = dict(parse_qsl(environ.get("QUERY_STRING", ""))).get("token", "")
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return "open the full address that dither explore has printed, with its token"
         return None
 
     def _routes(self) -> bottle.Bottle:
@@ -152,57 +140,29 @@ class Explorer:
 
     def _preview(self) -> bottle.HTTPResponse:
         body = _body()
-        self._background.announce(*_page(body))
+        self._worker.announce(body["page"], body["number"])
         try:
-            return _json(curves.preview(settings.read(body.get("settings"))))
+            return _json(preview(settings.read(body["settings"])))
         except settings.FieldsError as problem:
             return _json({"errors": problem.problems}, 422)
 
     def _exact(self) -> bottle.HTTPResponse:
         body = _body()
-        asked = {name: body.get(name) for name in ("settings", "noise", "part")}
-        if asked["noise"] not in NOISES or asked["part"] not in PARTS:
-            bottle.abort(400, f"noise must be one of {NOISES}, part one of {PARTS}")
+        request = {name: body[name] for name in ("settings", "noise", "part")}
         try:
-            settings.read(asked["settings"])
-            found = self._background.ask(*_page(body), asked)
-        except settings.FieldsError as problem:
-            return _json({"errors": problem.problems}, 422)
+            answer = self._worker.ask(body["page"], body["number"], request)
         except SupersededError:
             return _json({"superseded": True}, 409)
         except CrashedError as problem:
             raise bottle.HTTPError(500, str(problem)) from None
-        return _json(found, 422 if "problem" in found else 200)
-
-
-def _is_plain(path: str) -> bool:
-    """Return whether a path means to the routes what it says: other bytes they would leave out."""
-    return path.isascii() and path.isprintable()
+        return _json(answer, 422 if {"errors", "problem"} & {*answer} else 200)
 
 
 def _body() -> dict[str, Any]:
-    request = bottle.request
-    if request.get_header("Content-Type", "").partition(";")[0] != "application/json":
-        bottle.abort(415, "the body must be application/json")
-    length = request.environ.get("CONTENT_LENGTH", "")
-    if not length.isdecimal() or not 0 < int(length) <= _MOST_BYTES:
-        bottle.abort(413, f"the body must have from 1 to {_MOST_BYTES} bytes")
     try:
-        found = json.loads(request.environ["wsgi.input"].read(int(length)))
-    except TimeoutError:
-        bottle.abort(408, f"the body must follow within {_SECONDS_OF_SILENCE:g} seconds")
-    except (ValueError, RecursionError):
-        bottle.abort(400, "the body must be JSON, nested a few levels at most")
-    if not isinstance(found, dict):
-        bottle.abort(400, "the body must be a JSON object")
-    return dict(found)
-
-
-def _page(body: dict[str, Any]) -> tuple[str, int]:
-    page, number = body.get("page"), body.get("number")
-    if not isinstance(page, str) or len(page) > 64 or not isinstance(number, int):
-        raise bottle.HTTPError(400, "page must be a short text and number a whole number")
-    return page, number
+        return dict(bottle.request.json)
+    except (TypeError, ValueError, bottle.HTTPError):
+        raise bottle.HTTPError(400, "the body must be a JSON object") from None
 
 
 def _json(value: dict[str, Any], status: int = 200) -> bottle.HTTPResponse:
@@ -225,35 +185,11 @@ def _error(problem: bottle.HTTPError) -> str:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each request, up to a number of them: more are hung up on."""
+    """A thread for each request."""
 
     daemon_threads = True
-    request_queue_size = 64
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._room = threading.BoundedSemaphore(_MOST_REQUESTS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of those who hang up or fall silent."""
-        if not isinstance(sys.exception(), (TimeoutError, ConnectionError)):
-            super().handle_error(request, client_address)
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _SECONDS_OF_SILENCE
-
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
-        """Say nothing: the terminal is for the address."""
+        """Log nothing: the terminal is for the address."""

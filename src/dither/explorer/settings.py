@@ -1,4 +1,4 @@
-"""What the page's fields say, checked one by one: every complaint belongs to a field."""
+"""The settings of the page: fields as text, checked one by one, so that errors name their field."""
 
 import re
 import shlex
@@ -13,8 +13,8 @@ from dither.schedules.fixed import ClosedForm
 from dither.schedules.parsing import NAMES
 from dither.types import Budget, FloatArray
 
-MOST_STEPS = 200_000
-"""More are planned by the library itself: a page should not keep a machine busy for long."""
+MAX_STEPS = 200_000
+"""The page plans no longer runs, which would keep the machine busy; the library does."""
 
 _NUMBERS: dict[str, Callable[..., float]] = {
     "epsilon": validate.positive,
@@ -43,14 +43,21 @@ DEFAULTS: dict[str, Any] = {
     "smoothness": "1",
     "initial_gap": "2.3",
 }
-# What a schedule starts with where its class has no default.
-_STARTS = {"stepsize": 1.0, "start": 1.0, "end": 0.01, "rate": 0.999, "factor": 0.5, "every": 1000}
+# The defaults of schedule parameters that have none in their class.
+_STARTS = {
+    "stepsize": 1.0,
+    "start": 1.0,
+    "end": 0.01,
+    "rate": 0.999,
+    "factor": 0.5,
+    "every": 1000,
+}
 _STARTS |= {"a": 20.0, "c": 1.0, "power": 0.5}
-_PLACES = {"sample_rate": "batch_size", "stepsizes": "schedule", "steps": "epochs"}
+_FIELDS_OF_ARGUMENTS = {"sample_rate": "batch_size", "stepsizes": "schedule", "steps": "epochs"}
 
 
 class FieldsError(ValueError):
-    """Fields that are wrong, each with one line for people."""
+    """Fields with invalid values, and one line for each."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__("; ".join(problems.values()))
@@ -59,7 +66,7 @@ class FieldsError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that the page asks for, checked."""
+    """The values of all fields, checked."""
 
     epsilon: float
     delta: float
@@ -84,13 +91,13 @@ class Settings:
 
     @property
     def budget(self) -> Budget:
-        """What the plan may spend."""
+        """The budget of the plan."""
         rate = self.batch_size / self.dataset_size
         return Budget(self.epsilon, self.delta, rate, None, self.sampling)
 
     @property
     def problem(self) -> theory.Problem:
-        """What the utility bound needs to know."""
+        """The constants of the utility bound."""
         return theory.Problem(
             dimension=self.dimension,
             smoothness=self.smoothness,
@@ -105,7 +112,7 @@ class Settings:
         return self.stepsizes.stepsizes(self.steps)
 
     def arguments(self) -> dict[str, Any]:
-        """Return what `dither.plan` is called with."""
+        """Return the arguments of `dither.plan`."""
         names = ("epsilon", "delta", "dataset_size", "batch_size", "epochs", "clip_norm")
         return {name: getattr(self, name) for name in (*names, "stepsizes", "noise", "sampling")}
 
@@ -141,7 +148,7 @@ class _Code(str):
 
 
 def form() -> dict[str, Any]:
-    """Return what the page needs to know to draw its fields."""
+    """Return defaults, choices and schedule parameters, for the page to draw its fields."""
     kinds = {
         name: {
             field.name: f"{_STARTS[field.name] if field.default is MISSING else field.default:g}"
@@ -154,74 +161,62 @@ def form() -> dict[str, Any]:
         "defaults": DEFAULTS,
         "choices": choices,
         "parameters": kinds,
-        "most_steps": MOST_STEPS,
+        "most_steps": MAX_STEPS,
     }
 
 
-def read(given: object) -> Settings:
-    """Return the settings that the fields' texts stand for.
+def read(given: Mapping[str, Any]) -> Settings:
+    """Return the settings of the fields' texts.
 
     Raises:
-        FieldsError: with one line for every field that is wrong.
+        FieldsError: with one line for every invalid field.
     """
-    if not isinstance(given, dict) or {*given} != {*DEFAULTS}:
-        raise FieldsError({"": f"fields must be {', '.join(DEFAULTS)}"})
-    if not _is_texts({**given, "parameters": ""}) or not _is_texts(given["parameters"]):
-        raise FieldsError({"": "fields must be texts, and parameters texts by name"})
     problems: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, check in _NUMBERS.items():
-        with _noted(problems, name):
+        with _collect(problems, name):
             values[name] = check(**{name: number(given[name])})
     for name, allowed in _CHOICES.items():
-        with _noted(problems, name):
+        with _collect(problems, name):
             values[name] = validate.choice(allowed, **{name: given[name]})
     if "schedule" not in problems:
-        with _noted(problems):
+        with _collect(problems):
             values["stepsizes"] = _schedule(problems, given)
     if problems:
         raise FieldsError(problems)
-    found = Settings(**values)
-    with _noted(problems):
-        _check_together(found)
+    settings = Settings(**values)
+    with _collect(problems):
+        _check_together(settings)
     if problems:
         raise FieldsError(problems)
-    return found
+    return settings
 
 
 def field_of(message: str) -> str:
-    """Return the field that a message of the library is about, or none.
+    """Return the field that an error message is about, or "".
 
     >>> field_of("sample_rate must be above delta"), field_of("stepsizes[3] must be positive")
     ('batch_size', 'schedule')
     """
     word = re.split(r"\W", message, maxsplit=1)[0]
-    name = _PLACES.get(word, word)
+    name = _FIELDS_OF_ARGUMENTS.get(word, word)
     return name if name in DEFAULTS else ""
 
 
 def number(text: str) -> object:
-    """Return the number that a text stands for, a whole one as an int, else the text itself."""
+    """Return the number of a text, an integer as an int, or the text if it is not a number."""
     try:
         return int(text) if text.strip().lstrip("+-").isdecimal() else float(text)
     except ValueError:
         return text.strip()
 
 
-def _is_texts(given: object) -> bool:
-    return isinstance(given, dict) and all(isinstance(text, str) for text in given.values())
-
-
-def _schedule(problems: dict[str, str], given: dict[str, Any]) -> ClosedForm | None:
+def _schedule(problems: dict[str, str], given: Mapping[str, Any]) -> ClosedForm | None:
     kind, parameters = NAMES[given["schedule"]], given["parameters"]
     known = [field.name for field in fields(kind)]
-    if {*parameters} != {*known}:
-        raise validate.InvalidValueError(
-            f"schedule {given['schedule']} needs {', '.join(known)}, got {parameters!r}"
-        )
     numbers = {name: number(text) for name, text in parameters.items()}
     for name, value in numbers.items():
-        with _noted(problems, f"parameters.{name}"):
+        with _collect(problems, f"parameters.{name}"):
             validate.finite(**{name: value})
     if any(name.startswith("parameters.") for name in problems):
         return None
@@ -233,23 +228,23 @@ def _schedule(problems: dict[str, str], given: dict[str, Any]) -> ClosedForm | N
         return None
 
 
-def _check_together(found: Settings) -> None:
-    validate.batch_within(batch_size=found.batch_size, dataset_size=found.dataset_size)
+def _check_together(settings: Settings) -> None:
+    validate.batch_within(batch_size=settings.batch_size, dataset_size=settings.dataset_size)
     try:
-        T = found.steps
+        T = settings.steps
     except validate.InvalidValueError:
         T = validate.MOST_STEPS
-    if T > MOST_STEPS:
+    if T > MAX_STEPS:
         raise validate.InvalidValueError(
-            f"epochs must make at most {MOST_STEPS:,} steps, ceil(epochs·n/m), on this page, "
-            f"got {found.epochs:g}"
+            f"epochs must make at most {MAX_STEPS:,} steps, ceil(epochs·n/m), on this page, "
+            f"got {settings.epochs:g}"
         )
-    found.rates()
+    settings.rates()
 
 
 @contextmanager
-def _noted(problems: dict[str, str], field: str = "") -> Iterator[None]:
-    """Note what the library refuses, at the field or at the one that the message names."""
+def _collect(problems: dict[str, str], field: str = "") -> Iterator[None]:
+    """Collect an error, at the given field or at the one that its message names."""
     try:
         yield
     except (validate.InvalidValueError, validate.InvalidTypeError) as problem:

@@ -1,67 +1,145 @@
-"""The process that makes exact plans: one request a line comes in, one answer a line goes out.
+"""Exact plans in a process of their own, so that one that is out of date can be ended.
 
-It is a process of its own so that a plan which nobody waits for any more can be ended, and so that
-the preview does not wait for it.
+A request is one line of JSON on the process's input, and its answer one line on the output.
 """
 
+import contextlib
 import json
+import math
 import os
 import queue
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from decimal import ROUND_FLOOR
 from functools import lru_cache
 from typing import Any, TextIO
 
 from dither import validate
-from dither.explorer import curves
-from dither.explorer.settings import FieldsError, Settings, read
+from dither.explorer.preview import comparison, noise_curves, some_steps, spent_points
+from dither.explorer.settings import FieldsError, Settings, field_of, read
 from dither.planning import Plan, plan
+from dither.types import rounded
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what is asked of one plan: its curves, what it spends, what it costs, or its JSON."""
-    try:
-        settings = read(request["settings"])
-        made = _made(settings, request["noise"])
-        return _PARTS[request["part"]](settings, made)
-    except FieldsError as problem:
-        return {"errors": problem.problems}
-    except (validate.InvalidValueError, validate.InvalidTypeError) as problem:
-        return curves.refusal(problem)
+class SupersededError(Exception):
+    """The page has sent a newer request: this one is not answered."""
 
 
-_PARTS: dict[str, Callable[[Settings, Plan], dict[str, Any]]] = {
-    "plan": lambda settings, made: curves.exact(settings, made, _made(settings, "uniform")),
-    "spending": lambda _, made: curves.spending(made),
-    "prices": lambda _, made: curves.costs(made),
-    "json": lambda _, made: curves.saved(made),
-}
+class CrashedError(Exception):
+    """The worker process ended by itself."""
 
 
-def _made(settings: Settings, noise: str) -> Plan:
-    arguments = {**settings.arguments(), "noise": noise}
-    return _planned(tuple(arguments.items()))
+class Worker:
+    """A process that makes exact plans, started when it is needed."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._state = threading.Lock()
+        self._newest: dict[str, int] = {}
+        self._process: subprocess.Popen[str] | None = None
+        self._working_for: tuple[str, int] | None = None
+        self._is_closed = False
+
+    def announce(self, page: str, number: int) -> None:
+        """Note the newest request of a page: work on an older one is ended."""
+        with self._state:
+            self._newest[page] = max(number, self._newest.get(page, number))
+            working = self._working_for
+            if working is not None and working[0] == page and working[1] < number:
+                self._end()
+
+    def ask(self, page: str, number: int, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request.
+
+        Raises:
+            SupersededError: if the page has sent a newer request.
+            CrashedError: if the process has ended for another reason.
+        """
+        self.announce(page, number)
+        with self._turn:
+            with self._state:
+                if self._is_closed or self._newest[page] > number:
+                    raise SupersededError
+                self._working_for = (page, number)
+                process = self._start()
+            try:
+                return self._exchange(process, request)
+            finally:
+                with self._state:
+                    self._working_for = None
+
+    def close(self) -> None:
+        """End the process."""
+        with self._state:
+            self._is_closed = True
+            self._end()
+
+    def _exchange(
+        self, process: "subprocess.Popen[str]", request: dict[str, Any]
+    ) -> dict[str, Any]:
+        assert process.stdin is not None  # noqa: S101 (for the type checker: both are pipes)
+        assert process.stdout is not None  # noqa: S101
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except (BrokenPipeError, ValueError):
+            line = ""
+        if line:
+            return dict(json.loads(line))
+        _close_pipes(process)
+        with self._state:
+            is_superseded = self._process is not process
+        if is_superseded:
+            raise SupersededError
+        raise CrashedError(
+            f"the exact plan was not made: its process ended with code {process.wait()}; "
+            "change a setting to try again"
+        )
+
+    def _start(self) -> "subprocess.Popen[str]":
+        if self._process is None or self._process.poll() is not None:
+            # A session of its own: Ctrl-C is for the server, which ends the worker.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "from dither.explorer import worker; worker.main()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,
+            )
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            if self._working_for is None:
+                _close_pipes(process)
 
 
-@lru_cache(maxsize=12)
-def _planned(arguments: tuple[tuple[str, Any], ...]) -> Plan:
-    made: Plan = plan(**dict(arguments))
-    return made
+def _close_pipes(process: "subprocess.Popen[str]") -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
-def run(requests: Iterable[str], answers: TextIO) -> None:
-    """Answer until there is nothing more to read."""
-    for line in requests:
-        answers.write(json.dumps(answer(json.loads(line)), allow_nan=False) + "\n")
-        answers.flush()
+# In the process
 
 
-def _while_someone_asks(requests: TextIO) -> Iterator[str]:
-    """Yield the lines; end the process, whatever it is computing, when no more can come.
+def main() -> None:
+    """Answer requests until the input is closed."""
+    for line in _lines(sys.stdin):
+        sys.stdout.write(json.dumps(answer(json.loads(line)), allow_nan=False) + "\n")
+        sys.stdout.flush()
 
-    The pipe is closed when the server is gone, however it went.
-    """
+
+def _lines(requests: TextIO) -> Iterator[str]:
+    """Yield lines, and exit as soon as the server is gone, whatever is being computed."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def watch() -> None:
@@ -74,5 +152,66 @@ def _while_someone_asks(requests: TextIO) -> Iterator[str]:
         yield lines.get()
 
 
-if __name__ == "__main__":
-    run(_while_someone_asks(sys.stdin), sys.stdout)
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Return one part of an exact plan, or what is wrong with a field."""
+    try:
+        settings = read(request["settings"])
+        return PARTS[request["part"]](settings, _plan(settings, request["noise"]))
+    except FieldsError as problem:
+        return {"errors": problem.problems}
+    except (validate.InvalidValueError, validate.InvalidTypeError) as problem:
+        return {"problem": str(problem), "field": field_of(str(problem))}
+
+
+def _plan(settings: Settings, noise: str) -> Plan:
+    return _cached_plan(tuple({**settings.arguments(), "noise": noise}.items()))
+
+
+@lru_cache(maxsize=12)
+def _cached_plan(arguments: tuple[tuple[str, Any], ...]) -> Plan:
+    exact: Plan = plan(**dict(arguments))
+    return exact
+
+
+def _curves(settings: Settings, exact: Plan) -> dict[str, Any]:
+    eta, z = exact.stepsizes, exact.noise_multipliers
+    uniform = _plan(settings, "uniform").noise_multipliers
+    return {
+        **noise_curves(eta, z, some_steps(exact.steps)),
+        "comparison": comparison(settings, eta, z, uniform),
+        "statement": str(exact.bound),
+        "fingerprint": exact.fingerprint,
+    }
+
+
+def _spending(_: Settings, exact: Plan) -> dict[str, Any]:
+    """Return upper bounds on ε after some numbers of steps."""
+    return {"spent": spent_points(*exact.spending())}
+
+
+def _costs(_: Settings, exact: Plan) -> dict[str, Any]:
+    """Return ε by every accountant, rounded up, and whether it is proven."""
+    return {
+        "costs": {
+            name: {
+                "epsilon": rounded(bound.epsilon, 5) if math.isfinite(bound.epsilon) else None,
+                "lower": None if bound.lower is None else rounded(bound.lower, 5, ROUND_FLOOR),
+                "proven": bound.is_upper_bound,
+            }
+            for name, bound in exact.costs().items()
+        }
+    }
+
+
+def _json(_: Settings, exact: Plan) -> dict[str, Any]:
+    epsilon = rounded(exact.bound.epsilon, 4)
+    return {"json": exact.to_json(), "epsilon": epsilon, "fingerprint": exact.fingerprint}
+
+
+PARTS: dict[str, Callable[[Settings, Plan], dict[str, Any]]] = {
+    "plan": _curves,
+    "spending": _spending,
+    "costs": _costs,
+    "json": _json,
+}
+"""What can be asked of a plan."""

@@ -87,8 +87,8 @@ def _proven(claim: Claim, bound: PrivacyBound) -> str:
     proven = "Under this condition it is proven" if claim.verdict == "conditional" else "Proven"
     return (
         f"{proven} for each {bound.unit}. An attacker who sees every model, knows all other "
-        f"records, and starts at 50:50, guesses correctly {_GUESSES[bound.adjacency]} with probability at "
-        f"most {percent(best)}."
+        f"records, and starts at 50:50, guesses correctly {_GUESSES[bound.adjacency]} with "
+        f"probability at most {percent(best)}."
     )
 
 

@@ -1,44 +1,44 @@
-// Fields in, curves out. While something moves the page shows a preview; when it rests, the exact
-// plan replaces it part by part. What can be taken away is what the server has confirmed.
+// While a setting changes the page shows a preview; afterwards the exact plan replaces it part by
+// part. Only settings that the server has accepted can be exported.
 
 import { Chart, shown, svg } from "./charts.js";
-import { addFields, element, fields, make, remember, settings, showProblems } from "./fields.js";
+import { addFields, element, fields, make, settings, showProblems, store } from "./fields.js";
 
 const NOISES = ["uniform", "matched", "optimal"];
-const REST = 350;
-const COMPARED = {
+const DELAY = 350;
+const COMPARISON = {
   first_noise_multiplier: "noise multiplier z, first step",
   last_noise_multiplier: "noise multiplier z, last step",
-  noise_that_reaches_the_parameters: "noise that reaches the parameters, Σ(ηz)²",
+  noise_that_reaches_the_parameters: "noise on the parameters, Σ(ηz)²",
   relative_to_uniform: "relative to uniform",
-  improvement_by_the_theorem: "improvement factor M_dp/M, by the paper’s cost",
+  improvement_by_the_theorem: "improvement factor M_dp/M, by the paper’s theorem",
   utility_bound: "utility bound, min E‖∇F‖²",
 };
 const ACCOUNTANTS = {
-  pld: "pld, numerical composition", rdp: "rdp, Rényi", gdp: "gdp, central limit",
-  theorem: "the paper’s theorem", advanced: "the paper’s lemmas",
+  pld: "pld, privacy loss distributions", rdp: "rdp, Rényi", gdp: "gdp, central limit theorem",
+  theorem: "the paper’s theorem", advanced: "advanced composition",
 };
 
 const token = new URLSearchParams(location.search).get("token") ?? "";
 const page = crypto.randomUUID();
 let number = 0;
-let confirmed = null;
+let accepted = null;
 let exact = {};
 let latest = null;
 let code = "python";
 let saving = false;
-let moving = false;
+let previewing = false;
 let waiting = false;
 let timer = 0;
 
-const NOISE = { title: "Noise", axis: "noise multiplier z (clip norms)", spoken: "Noise multiplier over the steps", logarithmic: true };
+const NOISE = { title: "Noise", axis: "noise multiplier z (clip norms)", description: "Noise multiplier over the steps", logarithmic: true };
 const charts = [
   ["noise", new Chart(element("chart-noise"), NOISE)],
   ["noise", new Chart(element("chart-small"), { ...NOISE, axis: "z", height: 130 })],
-  ["reaching", new Chart(element("chart-reaching"), {
-    title: "Noise that reaches the parameters", axis: "η·z (clip norms)", spoken: "Step size times noise over the steps", logarithmic: true })],
+  ["parameter_noise", new Chart(element("chart-parameter-noise"), {
+    title: "Noise on the parameters", axis: "η·z (clip norms)", description: "Step size times noise over the steps", logarithmic: true })],
   ["spent", new Chart(element("chart-spent"), {
-    title: "Privacy spent", axis: "ε after t steps (nats)", spoken: "ε over the steps", logarithmic: false })],
+    title: "Privacy spent", axis: "ε after t steps (nats)", description: "ε over the steps", logarithmic: false })],
 ];
 
 async function call(path, body) {
@@ -56,100 +56,100 @@ async function call(path, body) {
   return answer.json();
 }
 
-function say(state, text) {
+function showStatus(state, text) {
   const status = element("status");
   status.dataset.state = state;
   if (status.textContent !== text) status.textContent = text;
 }
 
-// From a change to a preview, and from rest to the exact plan: the newest wins.
+// A change requests a preview, and after a pause the exact plan. Answers to older requests are ignored.
 
 function changed() {
   number += 1;
   exact = {};
-  element("said").textContent = "";
-  say("preview", "Preview");
-  offer();
-  remember();
+  element("message").textContent = "";
+  showStatus("preview", "Preview");
+  renderExport();
+  store();
   clearTimeout(timer);
-  timer = setTimeout(refine, REST);
-  if (moving) waiting = true;
+  timer = setTimeout(refine, DELAY);
+  if (previewing) waiting = true;
   else preview();
 }
 
 async function preview() {
-  moving = true;
+  previewing = true;
   do {
     waiting = false;
     const mine = number;
     try {
       const found = await call("/api/preview", { page, number: mine, settings: settings() });
       if (found.errors) {
-        if (mine === number) refused(found.errors);
+        if (mine === number) refuse(found.errors);
       } else {
         latest = found;
-        if (mine === number) accepted();
+        if (mine === number) accept();
         render();
       }
     } catch (problem) {
-      if (mine === number) failed(problem.message);
+      if (mine === number) fail(problem.message);
     }
   } while (waiting);
-  moving = false;
+  previewing = false;
 }
 
 async function refine() {
   const mine = number;
-  if (moving) { timer = setTimeout(refine, 60); return; }
-  if (confirmed !== number) return;
+  if (previewing) { timer = setTimeout(refine, 60); return; }
+  if (accepted !== number) return;
   const given = settings();
   const order = [given.noise, ...NOISES.filter((name) => name !== given.noise)];
-  const parts = ["plan", "prices", "spending"].flatMap((part) => order.map((noise) => [part, noise]));
+  const parts = ["plan", "costs", "spending"].flatMap((part) => order.map((noise) => [part, noise]));
   const found = Object.fromEntries(NOISES.map((name) => [name, {}]));
   for (const [index, [part, noise]] of parts.entries()) {
     if (found[noise].problem) continue;
-    say("preview", `Preview; exact plan: part ${index + 1} of ${parts.length}`);
+    showStatus("preview", `Preview; exact plan: part ${index + 1} of ${parts.length}`);
     let answer;
     try {
       answer = await call("/api/exact", { page, number: mine, settings: given, noise, part });
     } catch (problem) {
-      if (mine === number) say("wrong", problem.message);
+      if (mine === number) showStatus("wrong", problem.message);
       return;
     }
     if (mine !== number) return;
-    if (answer.superseded) { say("wrong", "The exact plan was not made: the server is ending."); return; }
-    if (answer.errors) { refused(answer.errors); return; }
-    if (answer.problem && noise === given.noise) { refused({ [answer.field]: answer.problem }); return; }
+    if (answer.superseded) { showStatus("wrong", "The exact plan was not made: the server is stopping."); return; }
+    if (answer.errors) { refuse(answer.errors); return; }
+    if (answer.problem && noise === given.noise) { refuse({ [answer.field]: answer.problem }); return; }
     Object.assign(found[noise], answer);
     exact = found;
     render();
   }
-  say("exact", "Exact");
+  showStatus("exact", "Exact");
 }
 
-function accepted() {
-  confirmed = number;
+function accept() {
+  accepted = number;
   showProblems({});
   fade(false);
 }
 
-function refused(problems) {
+function refuse(problems) {
   showProblems(problems);
-  failed("Some value is not allowed");
+  fail("A value is not allowed");
 }
 
-function failed(message) {
-  confirmed = null;
-  say("wrong", message);
+function fail(message) {
+  accepted = null;
+  showStatus("wrong", message);
   fade(true);
-  offer();
+  renderExport();
 }
 
 function fade(stale) {
-  for (const part of document.querySelectorAll("figure, .facts, #compared, #prices")) part.classList.toggle("stale", stale);
+  for (const part of document.querySelectorAll("figure, .facts, #comparison, #costs")) part.classList.toggle("stale", stale);
 }
 
-// What is shown
+// Results
 
 function have(part) {
   return NOISES.every((name) => exact[name] && (exact[name].problem || exact[name][part]));
@@ -173,9 +173,9 @@ function render() {
   for (const [part, chart] of charts) {
     chart.show(curvesOf(part), { state: have(part) ? "exact" : "preview", chosen, ...(part === "spent" && target > 0 && { target }) });
   }
-  renderCompared(chosen);
-  renderPrices(chosen);
-  offer();
+  renderComparison(chosen);
+  renderCosts(chosen);
+  renderExport();
   element("statement").textContent = exact[chosen]?.statement
     ? `${chosen}: ${exact[chosen].statement}. Fingerprint ${exact[chosen].fingerprint.slice(0, 16)}.` : "";
   const notes = NOISES.filter((name) => exact[name]?.problem).map((name) => `${name}: ${exact[name].problem}`);
@@ -197,42 +197,42 @@ function rowsOf(table, head, rows, chosen) {
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...cells(row, "td")))));
 }
 
-function renderCompared(chosen) {
-  const compared = curvesOf("compared");
-  const rows = Object.entries(COMPARED).map(
-    ([key, label]) => [label, ...NOISES.map((name) => shown(compared[name]?.[key] ?? null))]);
-  rowsOf(element("compared"), ["", ...NOISES], rows, chosen);
-  badge("compared", have("compared") ? "exact" : "preview");
-  const mine = compared[chosen];
+function renderComparison(chosen) {
+  const comparison = curvesOf("comparison");
+  const rows = Object.entries(COMPARISON).map(
+    ([key, label]) => [label, ...NOISES.map((name) => shown(comparison[name]?.[key] ?? null))]);
+  rowsOf(element("comparison"), ["", ...NOISES], rows, chosen);
+  badge("comparison", have("comparison") ? "exact" : "preview");
+  const mine = comparison[chosen];
   const facts = [
     ["steps T", latest.steps.toLocaleString("en")],
     ["sample rate q = m/n", shown(latest.sample_rate)],
-    ["noise on the parameters, against uniform", mine ? `× ${shown(mine.relative_to_uniform, 3)}` : "–"],
+    ["noise on the parameters, relative to uniform", mine ? `× ${shown(mine.relative_to_uniform, 3)}` : "–"],
     ["utility bound, min E‖∇F‖²", mine ? shown(mine.utility_bound, 3) : "–"],
   ];
   element("facts").replaceChildren(...facts.map(([label, value]) => make("p", {}, make("b", {}, value), label)));
 }
 
-function renderPrices(chosen) {
-  const ready = have("prices");
+function renderCosts(chosen) {
+  const ready = have("costs");
   if (ready) {
     const cell = (row) => (row?.epsilon ? [row.epsilon, row.proven ? "proven" : "not proven"] : "–");
     const rows = Object.entries(ACCOUNTANTS).map(
-      ([key, label]) => [label, ...NOISES.map((name) => cell(exact[name].prices?.[key]))]);
-    rowsOf(element("prices"), ["", ...NOISES], rows, chosen);
-  } else if (!element("prices").rows.length) {
-    rowsOf(element("prices"), ["", ...NOISES], Object.values(ACCOUNTANTS).map((label) => [label, "…", "…", "…"]), chosen);
+      ([key, label]) => [label, ...NOISES.map((name) => cell(exact[name].costs?.[key]))]);
+    rowsOf(element("costs"), ["", ...NOISES], rows, chosen);
+  } else if (!element("costs").rows.length) {
+    rowsOf(element("costs"), ["", ...NOISES], Object.values(ACCOUNTANTS).map((label) => [label, "…", "…", "…"]), chosen);
   }
-  element("prices").classList.toggle("stale", !ready);
-  const node = document.querySelector('[data-badge="prices"]');
+  element("costs").classList.toggle("stale", !ready);
+  const node = document.querySelector('[data-badge="costs"]');
   node.dataset.state = ready ? "exact" : "preview";
-  node.textContent = ready ? "exact" : "waits for the exact plan";
+  node.textContent = ready ? "exact" : "waiting for the exact plan";
 }
 
-// Taking it away
+// Export
 
-function offer() {
-  const ready = confirmed === number;
+function renderExport() {
+  const ready = accepted === number;
   for (const id of ["copy-python", "copy-command", "save"]) element(id).disabled = !ready || saving;
   const text = ready ? latest[code] : "";
   if (element("code").textContent !== text) element("code").textContent = text;
@@ -241,41 +241,41 @@ function offer() {
 async function copy(kind) {
   const mine = number;
   code = kind;
-  offer();
-  let said = "Copied.";
+  renderExport();
+  let message = "Copied.";
   try {
     await navigator.clipboard.writeText(latest[kind]);
   } catch {
-    said = "Selected below: copy it by hand.";
+    message = "Selected below: copy it by hand.";
   }
   if (mine !== number) return;
-  if (said !== "Copied.") getSelection().selectAllChildren(element("code"));
-  element("said").textContent = said;
+  if (message !== "Copied.") getSelection().selectAllChildren(element("code"));
+  element("message").textContent = message;
 }
 
 async function save() {
   const mine = number;
   const given = settings();
-  element("said").textContent = "Planning …";
+  element("message").textContent = "Planning …";
   saving = true;
-  offer();
+  renderExport();
   try {
     const found = await call("/api/exact", { page, number: mine, settings: given, noise: given.noise, part: "json" });
     if (mine !== number || found.superseded) {
-      element("said").textContent = "Not saved: something changed meanwhile. Save again.";
+      element("message").textContent = "Not saved: a setting has changed. Save again.";
     } else if (found.json) {
       download(found.json);
-      element("said").textContent =
-        `Saved as plan.json: ε = ${found.epsilon}, fingerprint ${found.fingerprint.slice(0, 16)}. dither.Plan.from_json reads it.`;
+      element("message").textContent =
+        `Saved as plan.json: ε = ${found.epsilon}, fingerprint ${found.fingerprint.slice(0, 16)}. Load it with dither.Plan.from_json.`;
     } else {
-      element("said").textContent = "";
-      refused(found.errors ?? { [found.field]: found.problem });
+      element("message").textContent = "";
+      refuse(found.errors ?? { [found.field]: found.problem });
     }
   } catch (problem) {
-    element("said").textContent = `Not saved: ${problem.message}`;
+    element("message").textContent = `Not saved: ${problem.message}`;
   } finally {
     saving = false;
-    offer();
+    renderExport();
   }
 }
 
@@ -300,7 +300,7 @@ async function start() {
   try {
     addFields(await call("/api/form"), changed);
   } catch (problem) {
-    say("wrong", problem.message);
+    showStatus("wrong", problem.message);
     return;
   }
   element("controls").addEventListener("submit", (event) => event.preventDefault());

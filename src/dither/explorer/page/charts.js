@@ -1,4 +1,4 @@
-// Charts as plain SVG: named axes with units, and lines that differ in colour and in style.
+// Charts as SVG: axes with names and units, and lines that differ in colour and in dashes.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -51,13 +51,13 @@ function limits(curves, logarithmic, target) {
   let high = Math.max(...values);
   if (!logarithmic) return [0, 1.08 * Math.max(high, target ?? 0)];
   if (high / low < 1.5) { low /= 1.25; high *= 1.25; }
-  const room = (high / low) ** 0.05;
-  return [low / room, high * room];
+  const margin = (high / low) ** 0.05;
+  return [low / margin, high * margin];
 }
 
 export class Chart {
-  constructor(figure, { title, axis, spoken, logarithmic, height = 250 }) {
-    Object.assign(this, { title, axis, spoken, logarithmic, height });
+  constructor(figure, { title, axis, description, logarithmic, height = 250 }) {
+    Object.assign(this, { title, axis, description, logarithmic, height });
     const caption = document.createElement("figcaption");
     caption.append(title);
     this.badge = document.createElement("span");
@@ -128,7 +128,7 @@ export class Chart {
 
   describe() {
     const ends = Object.entries(this.curves).map(
-      ([name, points]) => `${name}: ${shown(points[0][1])} at first, ${shown(points.at(-1)[1])} at last`);
-    return `${this.spoken}. ${ends.join("; ")}.`;
+      ([name, points]) => `${name}: ${shown(points[0][1])} at the first step, ${shown(points.at(-1)[1])} at the last`);
+    return `${this.description}. ${ends.join("; ")}.`;
   }
 }

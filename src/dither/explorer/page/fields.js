@@ -1,19 +1,19 @@
-// The settings: their fields, what is wrong with them, and the address that keeps them.
+// The settings: their fields, their errors, and the address that stores them.
 
 const RANGES = {
   epsilon: { low: 0.1, high: 10, label: "budget ε", unit: "nats", group: "budget" },
   delta: { low: 1e-10, high: 1e-2, label: "δ", unit: "probability", group: "budget" },
-  dataset_size: { low: 1e3, high: 1e6, whole: true, label: "dataset size n", unit: "records", group: "data" },
-  batch_size: { low: 16, high: 8192, whole: true, label: "batch size m", unit: "records", group: "data" },
-  clip_norm: { low: 0.01, high: 100, label: "clip norm C", unit: "gradient", group: "data" },
+  dataset_size: { low: 1e3, high: 1e6, integer: true, label: "dataset size n", unit: "records", group: "data" },
+  batch_size: { low: 16, high: 8192, integer: true, label: "batch size m", unit: "records", group: "data" },
+  clip_norm: { low: 0.01, high: 100, label: "clip norm C", unit: "l2 norm", group: "data" },
   epochs: { low: 1, high: 100, label: "epochs", unit: "passes", group: "steps" },
-  dimension: { low: 10, high: 1e9, whole: true, label: "dimension d", unit: "parameters", group: "problem" },
+  dimension: { low: 10, high: 1e9, integer: true, label: "dimension d", unit: "parameters", group: "problem" },
   smoothness: { low: 0.01, high: 100, label: "smoothness L", unit: "1/length²", group: "problem" },
   initial_gap: { low: 0.01, high: 100, label: "initial gap", unit: "loss", group: "problem" },
 };
 const CHOICES = {
   schedule: { label: "step sizes", group: "steps" },
-  noise: { label: "noise to save", group: "shape" },
+  noise: { label: "noise", group: "shape" },
   sampling: { label: "sampling", group: "shape" },
 };
 
@@ -33,10 +33,10 @@ function toSlider({ low, high }, value) {
   return (1000 * Math.log(value / low)) / Math.log(high / low);
 }
 
-function fromSlider({ low, high, whole }, at) {
+function fromSlider({ low, high, integer }, at) {
   const value = low * (high / low) ** (at / 1000);
   const short = Number(value.toPrecision(3));
-  return whole ? String(Math.max(1, Math.round(short))) : String(short).replace("e+", "e");
+  return integer ? String(Math.max(1, Math.round(short))) : String(short).replace("e+", "e");
 }
 
 function field(name, label, unit, control, parent) {
@@ -58,16 +58,16 @@ function addNumber(name, range) {
   const slider = make("input", { type: "range", min: 0, max: 1000, step: 1 });
   slider.setAttribute("aria-label", `${range.label}, slider`);
   slider.dataset.slider = name;
-  const follow = () => {
+  const update = () => {
     const value = Number(input.value);
     if (value > 0) slider.value = toSlider(range, value);
     slider.setAttribute("aria-valuetext", input.value);
   };
-  slider.addEventListener("input", () => { input.value = fromSlider(range, Number(slider.value)); follow(); changed(); });
-  input.addEventListener("input", () => { follow(); changed(); });
+  slider.addEventListener("input", () => { input.value = fromSlider(range, Number(slider.value)); update(); changed(); });
+  input.addEventListener("input", () => { update(); changed(); });
   box.append(slider, problem);
-  fields.get(name).follow = follow;
-  follow();
+  fields.get(name).update = update;
+  update();
 }
 
 function addChoice(name, { label, group }) {
@@ -115,34 +115,34 @@ export function showProblems(problems) {
   element("general").hidden = !rest.length;
 }
 
-// The settings live in the address, so that a reload keeps them.
+// The settings are stored in the address, so that a reload keeps them.
 
-export function remember() {
+export function store() {
   const { parameters, ...rest } = settings();
   const flat = { ...rest, ...Object.fromEntries(Object.entries(parameters).map(([key, value]) => [`parameters.${key}`, value])) };
   history.replaceState(null, "", `#${new URLSearchParams(flat)}`);
 }
 
-function recall() {
-  const said = new URLSearchParams(location.hash.slice(1));
-  const schedule = said.get("schedule");
+function restore() {
+  const stored = new URLSearchParams(location.hash.slice(1));
+  const schedule = stored.get("schedule");
   if (form.choices.schedule.includes(schedule)) {
     fields.get("schedule").control.value = schedule;
     addParameters(form.parameters[schedule]);
   }
-  for (const [name, { control, follow }] of fields) {
-    if (said.has(name) && (control.tagName !== "SELECT" || form.choices[name].includes(said.get(name)))) {
-      control.value = said.get(name);
-      follow?.();
+  for (const [name, { control, update }] of fields) {
+    if (stored.has(name) && (control.tagName !== "SELECT" || form.choices[name].includes(stored.get(name)))) {
+      control.value = stored.get(name);
+      update?.();
     }
   }
 }
 
-export function addFields(known, whenChanged) {
+export function addFields(known, onChange) {
   form = known;
-  changed = whenChanged;
+  changed = onChange;
   for (const [name, range] of Object.entries(RANGES)) addNumber(name, range);
   for (const [name, choice] of Object.entries(CHOICES)) addChoice(name, choice);
   addParameters(form.parameters[form.defaults.schedule]);
-  recall();
+  restore();
 }

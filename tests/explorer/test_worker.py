@@ -1,4 +1,4 @@
-"""The worker: the newest wins, and nothing goes on computing when the server is gone."""
+"""The worker answers the newest request, and ends with the server."""
 
 import http.client
 import json
@@ -14,9 +14,9 @@ import pytest
 from tests.explorer.fields import eventually, texts
 
 from dither.cli.explore import _stop_on_signals
-from dither.explorer.background import Background, SupersededError
+from dither.explorer.worker import SupersededError, Worker
 
-# Some seven seconds on one core: much more than a worker has to end.
+# Some seven seconds on one core, much more than a worker needs to end.
 SLOW = {
     "settings": texts(batch_size="16", epochs="50", sampling="fixed"),
     "noise": "optimal",
@@ -24,29 +24,29 @@ SLOW = {
 }
 
 
-def test_the_newest_wins() -> None:
-    background = Background()
+def test_the_newest_request_is_answered() -> None:
+    worker = Worker()
     quick = {"settings": texts(), "noise": "uniform", "part": "plan"}
     ended: list[type[BaseException]] = []
 
     def ask_slowly() -> None:
         try:
-            background.ask("page", 1, SLOW)
+            worker.ask("page", 1, SLOW)
         except SupersededError:
             ended.append(SupersededError)
 
     thread = threading.Thread(target=ask_slowly)
     thread.start()
-    eventually(lambda: background._working_for is not None)
-    found = background.ask("page", 2, quick)
+    eventually(lambda: worker._working_for is not None)
+    found = worker.ask("page", 2, quick)
     thread.join()
     assert ended == [SupersededError]
     assert "fingerprint" in found
     with pytest.raises(SupersededError):
-        background.ask("page", 1, quick)
-    background.close()
+        worker.ask("page", 1, quick)
+    worker.close()
     with pytest.raises(SupersededError):
-        background.ask("page", 3, quick)
+        worker.ask("page", 3, quick)
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])

@@ -1,7 +1,6 @@
-"""How long a preview takes over all that the sliders can reach: python -m tests.explorer.dragging.
+"""Time the preview over the ranges of the sliders: python -m tests.explorer.time_previews.
 
-Time of the process and time on the wall, each with its median, 95th percentile and worst, in
-seconds: on a machine that others use, too, they differ.
+Process time and wall time, each with its median, 95th percentile and maximum, in seconds.
 """
 
 import random
@@ -11,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dither.explorer import curves, settings
+from dither.explorer import settings
+from dither.explorer.preview import preview
 
 
 def cases(number: int) -> list[dict[str, Any]]:
@@ -25,23 +25,23 @@ def cases(number: int) -> list[dict[str, Any]]:
         "schedule": [*settings.form()["parameters"]],
     }
     found = [{name: text} for name, texts in drags.items() for text in texts]
-    dice = random.Random(1)  # noqa: S311 (settings to look at)
+    rng = random.Random(1)  # noqa: S311 (not for privacy)
     found += [
         {
-            "epsilon": f"{10 ** dice.uniform(-1, 1):.3g}",
-            "delta": f"{10 ** dice.uniform(-8, -3):.3g}",
-            "dataset_size": str(int(10 ** dice.uniform(3, 6))),
-            "batch_size": str(int(2 ** dice.uniform(4, 13))),
-            "epochs": f"{10 ** dice.uniform(0, 2):.3g}",
-            "schedule": dice.choice(drags["schedule"]),
-            "sampling": dice.choice(["poisson", "poisson", "fixed"]),
+            "epsilon": f"{10 ** rng.uniform(-1, 1):.3g}",
+            "delta": f"{10 ** rng.uniform(-8, -3):.3g}",
+            "dataset_size": str(int(10 ** rng.uniform(3, 6))),
+            "batch_size": str(int(2 ** rng.uniform(4, 13))),
+            "epochs": f"{10 ** rng.uniform(0, 2):.3g}",
+            "schedule": rng.choice(drags["schedule"]),
+            "sampling": rng.choice(["poisson", "poisson", "fixed"]),
         }
         for _ in range(number)
     ]
-    return [_whole(case) for case in found]
+    return [_complete(case) for case in found]
 
 
-def _whole(changed: dict[str, str]) -> dict[str, Any]:
+def _complete(changed: dict[str, str]) -> dict[str, Any]:
     given = {**settings.DEFAULTS, **changed}
     return {**given, "parameters": settings.form()["parameters"][given["schedule"]]}
 
@@ -52,7 +52,7 @@ def main() -> None:
     for case in cases(150):
         start, start_wall = time.process_time(), time.perf_counter()
         try:
-            shown = curves.preview(settings.read(case))
+            shown = preview(settings.read(case))
         except settings.FieldsError:
             refused += 1
             continue
