@@ -1,8 +1,9 @@
 """ε of 39,200 unequal steps: dither against dp-accounting and Opacus, in one run, alternating.
 
-The peers price a schedule step by step; they are timed on 40 of the steps and scaled to all, which
-favours them: composing gets slower as the distribution widens. Also what a whole plan costs, in
-certified evaluations, and how the time grows with the number of steps. Run by ``make bench``.
+The peers compose a schedule step by step; they are timed on 40 of the steps and scaled to all,
+which favours them: composing gets slower as the distribution widens. Also what a complete plan
+costs, in certified evaluations, and how the time grows with the number of steps. Run by ``make
+bench``.
 """
 
 import logging
@@ -85,7 +86,7 @@ def against_peers() -> dict[str, Any]:
 
 
 def growth() -> dict[str, Any]:
-    """Time a million steps, and whole plans, in units of one certified evaluation."""
+    """Time a million steps, and complete plans, in units of one certified evaluation."""
     z, many = noise(STEPS), noise(10**6)
     units: dict[str, list[float]] = {"one": [], "million": [], "matched": [], "optimal": []}
     setting: dict[str, Any] = {

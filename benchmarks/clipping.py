@@ -1,8 +1,8 @@
 """One step's clipped sum: dither against plain PyTorch and three modes of Opacus.
 
 All in one run on two threads, alternating, medians, on five models; peak memory in a process each;
-the cost of a large vocabulary; and the time a record from batch 64 to 4,096. Run by ``make bench``
-(or ``python -m benchmarks.clipping``); writes a record and a picture.
+the cost of a large vocabulary; and the time per record from batch 64 to 4,096. Run by
+``make bench`` (or ``python -m benchmarks.clipping``); writes a record and a picture.
 """
 
 import json
@@ -48,7 +48,7 @@ def dither(case: Case) -> Step:
 
 
 def opacus_per_sample(case: Case, functorch: bool) -> Step:
-    """Opacus: gradients one a record, by its layer rules or by functorch, clipped and added up."""
+    """Opacus: per-record gradients, by its layer rules or by functorch, clipped and added up."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -161,13 +161,13 @@ def memory(name: str) -> dict[str, Any]:
 
 
 def print_peak(name: str, method: str) -> None:
-    """Print what three steps need beyond model, data and libraries, and the whole process.
+    """Print what three steps need beyond model, data and libraries, and the peak of the process.
 
     A step on four records goes before, so that all libraries are loaded.
     """
-    whole = case(name)
-    METHODS[method](Case(whole.model, whole.inputs[:4], whole.targets[:4]))()
-    step = METHODS[method](whole)
+    full = case(name)
+    METHODS[method](Case(full.model, full.inputs[:4], full.targets[:4]))()
+    step = METHODS[method](full)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = _kibibytes("VmRSS")
     for _ in range(3):
@@ -206,7 +206,7 @@ def vocabulary() -> dict[str, Any]:
 
 
 def growth() -> dict[str, Any]:
-    """Time a record of the MNIST CNN from batch 64 to 4,096, in pieces of 64 and of 256."""
+    """Time a record of the MNIST CNN from batch 64 to 4,096, in microbatches of 64 and of 256."""
     torch.manual_seed(0)
     model = case("MNIST CNN").model
     x, y = torch.randn(4096, 1, 28, 28), torch.randint(10, (4096,))

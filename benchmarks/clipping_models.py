@@ -106,7 +106,7 @@ class Bag(nn.Module):
 
 
 def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy, one value a record; that of a sequence is the mean over its tokens."""
+    """Cross-entropy, one value per record; that of a sequence is the mean over its tokens."""
     if outputs.dim() == 2:
         return F.cross_entropy(outputs, targets, reduction="none")
     flat = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")

@@ -2,7 +2,7 @@
 
 The CIFAR CNN of the clipping benchmark. One process with one thread and two ranks with one thread
 each take steps of 256 records, alternating. Then the constants of a step are measured: computing a
-record, tossing a record's coin, drawing a coordinate's noise, and sending to another process on
+record, sampling a record, drawing a coordinate's noise, and sending to another process on
 loopback; from them follows what a step costs on k ranks, if sums go up a tree and releases down
 one. Run by ``make bench`` (or ``python -m benchmarks.distributed``); writes a record.
 """
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def scaled(size: int, constants: dict[str, float]) -> dict[str, float]:
-    """Return the milliseconds of a step of 256 records a rank, by what they are spent on."""
+    """Return the milliseconds of a step of 256 records per rank, by what they are spent on."""
     rounds = math.ceil(math.log2(size))
     bytes_up, bytes_down = 8.0 * constants["parameters"], 4.0 * constants["parameters"]
     a, b = constants["seconds a message"], constants["seconds a byte"]
@@ -75,13 +75,13 @@ def local_constants(step: float) -> dict[str, float]:
     """Return what a rank does by itself: seconds for one of each."""
     parameters = sum(p.numel() for p in cifar_cnn().parameters())
     stream = Source(seed=0).stream("benchmark", 0)
-    coin = timed(lambda: Poisson(BATCH / RECORDS).draw(10**6, stream)) / 10**6
+    inclusion = timed(lambda: Poisson(BATCH / RECORDS).draw(10**6, stream)) / 10**6
     noise = timed(lambda: [None for _ in normal_blocks(10**6, 1.0, stream)]) / 10**6
-    own = RECORDS * coin + parameters * noise
+    own = RECORDS * inclusion + parameters * noise
     return {
         "parameters": float(parameters),
         "seconds a record": (step - own) / BATCH,
-        "seconds a coin": coin,
+        "seconds a coin": inclusion,
         "seconds a coordinate of noise": noise,
     }
 

@@ -76,12 +76,12 @@ def ours(epsilon: float, delta: float | None, seed: int, classes: Array) -> Any:
 class Peer:
     """diffprivlib in an environment of its own, which fits and predicts on request."""
 
-    def __init__(self, process: "subprocess.Popen[str]", folder: Path) -> None:
-        self._process, self._folder = process, folder
+    def __init__(self, process: "subprocess.Popen[str]", directory: Path) -> None:
+        self._process, self._directory = process, directory
 
     def fit(self, split: Split, epsilon: float, seed: int) -> tuple[float, float]:
         """Return the accuracy and the seconds of a fit."""
-        path = self._folder / "split.npz"
+        path = self._directory / "split.npz"
         np.savez(path, *split)
         asked = {"path": str(path), "epsilon": epsilon, "seed": seed}
         if self._process.stdin is None or self._process.stdout is None:
@@ -100,18 +100,18 @@ def peer() -> Iterator[Peer]:
     if not python.exists():
         venv.create(home, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *PEER], check=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
             [python, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         try:
-            yield Peer(process, Path(folder))
+            yield Peer(process, Path(directory))
         finally:
             process.terminate()
 
 
 def accuracies(rival: Peer) -> dict[str, Any]:
-    """Return accuracies by table, ε and method, one a seed."""
+    """Return accuracies by table, ε and method, one per seed."""
     found: dict[str, Any] = {}
     for name in (*READERS, *IMAGES):
         splits = {seed: split_of(name, seed) for seed in (SEEDS if name in READERS else [0])}

@@ -1,7 +1,7 @@
 """What the ledger costs: steps with and without one, alternating in one run.
 
-The MNIST CNN of the clipping benchmark, 256 records a step, on two threads. Every step's cost is on
-the disk before its release, committed while the step is computed. Run by ``make bench`` (or
+The MNIST CNN of the clipping benchmark, 256 records per step, on two threads. Every step's cost is
+on the disk before its release, committed while the step is computed. Run by ``make bench`` (or
 ``python -m benchmarks.ledger``), with MNIST in ``$DITHER_DATA``; writes a record.
 """
 
@@ -51,8 +51,8 @@ def steps(ledger: Path | None) -> Callable[[], float]:
 def main() -> None:
     """Measure, print, write the record."""
     torch.set_num_threads(THREADS)
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        ready = {"without": steps(None), "with": steps(Path(folder) / "ledger.sqlite")}
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
+        ready = {"without": steps(None), "with": steps(Path(directory) / "ledger.sqlite")}
         times: dict[str, list[float]] = {name: [] for name in ready}
         for turn in track(range(ROUNDS + 2), "rounds", transient=True):
             for name, some in ready.items():

@@ -14,7 +14,7 @@ _NOT_CODE = (":(exclude,top)experiments/records", ":(exclude,top)benchmarks/resu
 def origin(command: str, packages: tuple[str, ...]) -> dict[str, Any]:
     """Return the command, the commit and the versions behind a result.
 
-    Code that differs from the commit is told of under "changed".
+    Code that differs from the commit is reported under "changed".
     """
     code = (":/src", ":/experiments", ":/benchmarks", *_NOT_CODE)
     changed = _git("status", "--porcelain", "--", *code).splitlines()

@@ -1,6 +1,6 @@
 """Whole epochs of private training: dither against a plain PyTorch loop and three modes of Opacus.
 
-MNIST with the CNN of the clipping benchmark, 256 records a step, all in one run on two threads,
+MNIST with the CNN of the clipping benchmark, 256 records per step, all in one run on two threads,
 alternating epochs, medians; then, on five models, a step against its parts called by hand, and the
 share of a step that drawing the noise takes.
 Run by ``make bench`` (or ``python -m benchmarks.training``), with MNIST in ``$DITHER_DATA``; writes
@@ -30,7 +30,7 @@ from dither.randomness import Source
 from dither.reports import save_figure
 
 EPOCHS, THREADS, BATCH, STEPS, WARM = 5, 2, 256, 30, 5
-RECORDS = 15_360  # a quarter of MNIST: sixty steps an epoch
+RECORDS = 15_360  # a quarter of MNIST: sixty steps per epoch
 Epoch = Callable[[], None]
 
 
@@ -111,7 +111,7 @@ METHODS: dict[str, Callable[[Tensor, Tensor], Epoch]] = {
 
 
 def epochs() -> dict[str, Any]:
-    """Time whole epochs, every method in turn; the first epoch of each is not timed."""
+    """Time complete epochs, every method in turn; the first epoch of each is not timed."""
     train = load("mnist").train
     inputs, targets = train.inputs[:RECORDS].clone(), train.targets[:RECORDS].clone()
     ready = {name: build(inputs, targets) for name, build in METHODS.items()}
@@ -205,7 +205,7 @@ def _seconds(call: Callable[[], None]) -> float:
 
 
 def noise_share(name: str) -> dict[str, Any]:
-    """Return how much of a step drawing the noise takes, and the whole release."""
+    """Return how much of a step drawing the noise takes, and the complete release."""
     setting = case(name)
     model = deepcopy(setting.model)
     size = len(setting.inputs)
@@ -215,9 +215,9 @@ def noise_share(name: str) -> dict[str, Any]:
     data = setting.inputs, setting.targets
     run = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.01), plan, data)
     drawing = _Timer("normal_blocks")
-    whole: list[float] = []
+    full: list[float] = []
     drawn: list[float] = []
-    for turn, (x, y) in zip(range(STEPS + 3), _timed(run, whole), strict=False):
+    for turn, (x, y) in zip(range(STEPS + 3), _timed(run, full), strict=False):
         run.backward(losses(run.model(x), y))
         run.optimizer.step()
         run.optimizer.zero_grad()
@@ -225,7 +225,7 @@ def noise_share(name: str) -> dict[str, Any]:
         if turn < 3:
             drawn.clear()
     drawing.stop()
-    step = median(whole[3:])
+    step = median(full[3:])
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "milliseconds a step": round(1000.0 * step, 2),

@@ -1,7 +1,7 @@
 """A private LoRA step on models of transformers, against the same step without privacy.
 
 A BERT classifier and a GPT-2 language model with random weights, adapters of rank 8 on their
-attention, 32 documents of up to 64 tokens a step. Both steps are of as many documents, in one
+attention, 32 documents of up to 64 tokens per step. Both steps are of as many documents, in one
 process on one thread, alternating; the plain one uses the models as they come, with the loss that
 they compute, the private one draws its records and noise. Run by
 ``python -m benchmarks.transformers``; writes a record.

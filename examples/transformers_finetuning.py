@@ -2,7 +2,7 @@
 
 Documents are made up here, so that nothing is downloaded: for the classifier, words of two topics;
 for the language model, a language in which every word has a few likely followers. A document is a
-record: ε and δ protect each whole document. Each model is measured before and after on other
+record: ε and δ protect each complete document. Each model is measured before and after on other
 documents, which are public. Each ε is of one model: the full and the LoRA model of a task saw the
 same documents, and to publish both costs more (a ledger adds that up). On a CPU, in a minute:
 

@@ -8,11 +8,12 @@ b_{t+1}. The attacker looks at those coordinates only, and from the size of the 
 the first record was drawn, they are smaller.
 
 T = 100 steps of m = 1 out of n = 100, α_t = (b_0² + t·ν)^(1/4), C = 1, ν = 1e-4, σ from the theorem
-at ε = 1, δ = 1e-5, whose condition holds. 50,000 trials by fair coins for every b_0² and number of
-coordinates d; the threshold is the best of a rehearsal of 200,000; the lower bounds hold with 95 %
-confidence. Beside it, the same attack on dither's rule, whose b grows by what was released; and,
-to show what such an attack can find, on scores that are Gaussian with ε = 1, 2, 4 and 8. That the
-sizes of d normals are drawn as one chi-square number is exact, and makes d = 10⁷ as quick as 10.
+at ε = 1, δ = 1e-5, whose condition holds. 50,000 trials, in each of which the record is included
+with probability 1/2, for every b_0² and number of coordinates d; the threshold is the best of a
+rehearsal of 200,000; the lower bounds hold with 95 % confidence. Beside it, the same attack on
+dither's rule, whose b grows by what was released; and, to show what such an attack can find, on
+scores that are Gaussian with ε = 1, 2, 4 and 8. That the sizes of d normals are drawn as one chi-
+square number is exact, and makes d = 10⁷ as quick as 10.
 
 Run by ``make experiments`` (or ``python -m experiments.adaptive_leak``): about a minute. Writes
 adaptive_leak.json and adaptive_leak.png to records/.
@@ -67,7 +68,7 @@ class Attack:
         return np.asarray(alphas * sigma)
 
     def scores(self, included: NDArray[np.bool_], random: np.random.Generator) -> Floats:
-        """Return how small the steps were, one number a trial."""
+        """Return how small the steps were, one number per trial."""
         size = included.size
         b_squared, total = np.full(size, self.b0_squared), np.zeros(size)
         idle = self.dimension - 1
@@ -89,24 +90,24 @@ class Attack:
     def lower(self) -> tuple[float, int, int]:
         """Return the lower bound on ε, right guesses and guesses."""
         random = np.random.default_rng([SEED, self.dimension, int(100 * self.b0_squared)])
-        return attacked(self.scores, random)
+        return run_attack(self.scores, random)
 
 
 Scorer = Callable[[NDArray[np.bool_], np.random.Generator], Floats]
 
 
-def attacked(scores: Scorer, random: np.random.Generator) -> tuple[float, int, int]:
+def run_attack(scores: Scorer, random: np.random.Generator) -> tuple[float, int, int]:
     """Rehearse, fix a threshold, attack; return the lower bound, right guesses and guesses."""
     included = random.random(REHEARSAL) < 0.5
     found = scores(included, random)
     outside = found[~included]
     candidates = [float(np.quantile(outside, 1.0 - level)) for level in LEVELS]
-    threshold = max(candidates, key=lambda each: proven(found > each, included)[0])
+    threshold = max(candidates, key=lambda each: lower_bound(found > each, included)[0])
     included = random.random(TRIALS) < 0.5
-    return proven(scores(included, random) > threshold, included)
+    return lower_bound(scores(included, random) > threshold, included)
 
 
-def proven(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> tuple[float, int, int]:
+def lower_bound(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> tuple[float, int, int]:
     """Return the lower bound that guesses "in" prove, right guesses and guesses."""
     right, made = int((guessed & included).sum()), int(guessed.sum())
     trials = included.size
@@ -114,22 +115,24 @@ def proven(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> tuple[flo
     return lower, right, made
 
 
-def found_of_gaussians() -> list[dict[str, float]]:
+def gaussian_controls() -> list[dict[str, float]]:
     """Return what the same attack finds where the truth is known."""
     rows = []
     for epsilon in (1.0, 2.0, 4.0, 8.0):
         plan = dither.plan(epsilon=epsilon, delta=DELTA, dataset_size=1, batch_size=1, steps=1)
         mu = 1.0 / float(plan.noise_multipliers[0])
 
-        def scores(coins: NDArray[np.bool_], random: np.random.Generator, mu: float = mu) -> Floats:
-            return np.asarray(mu * coins + random.standard_normal(coins.size))
+        def scores(
+            included: NDArray[np.bool_], random: np.random.Generator, mu: float = mu
+        ) -> Floats:
+            return np.asarray(mu * included + random.standard_normal(included.size))
 
-        lower = attacked(scores, np.random.default_rng([SEED, int(epsilon)]))[0]
+        lower = run_attack(scores, np.random.default_rng([SEED, int(epsilon)]))[0]
         rows.append({"epsilon": epsilon, "lower": lower})
     return rows
 
 
-def measured(attacks: list[Attack]) -> list[dict[str, Any]]:
+def run_attacks(attacks: list[Attack]) -> list[dict[str, Any]]:
     """Make every attack."""
     rows = []
     for attack in track(attacks, "attacking"):
@@ -164,8 +167,8 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
 def main() -> None:
     """Attack, save, draw."""
     attacks = [Attack(*each) for each in product(("raw", "released"), STARTS, DIMENSIONS)]
-    rows = measured(attacks)
-    gaussians = found_of_gaussians()
+    rows = run_attacks(attacks)
+    gaussians = gaussian_controls()
     setting = {
         "epsilon": EPSILON, "delta": DELTA, "dataset_size": DATASET, "steps": STEPS, "nu": NU,
         "trials": TRIALS, "seed": SEED, "confidence": CONFIDENCE,

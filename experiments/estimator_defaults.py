@@ -79,7 +79,7 @@ def classes(n: int, d: int, k: int, *, skewed: bool = False) -> Callable[[int], 
             n + 3000, d, n_informative=min(d - 1, max(k, d // 3)), n_redundant=d // 4, n_classes=k,
             n_clusters_per_class=1, random_state=seed,
         )  # fmt: skip
-        return _cut(np.exp(X / 2.0) if skewed else X, y, n)
+        return _split(np.exp(X / 2.0) if skewed else X, y, n)
 
     return made
 
@@ -88,17 +88,17 @@ def numbers(
     make: Callable[..., tuple[Array, Array]], n: int, **given: Any
 ) -> Callable[[int], Split]:
     """Return what makes a regression."""
-    return lambda seed: _cut(*make(n + 500, random_state=seed, **given), n)
+    return lambda seed: _split(*make(n + 500, random_state=seed, **given), n)
 
 
 def diabetes(seed: int) -> Split:
     """Split scikit-learn's diabetes data."""
     X, y = load_diabetes(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(X))
-    return _cut(X[order], y[order], 340)
+    return _split(X[order], y[order], 340)
 
 
-def _cut(X: Array, y: Array, n: int) -> Split:
+def _split(X: Array, y: Array, n: int) -> Split:
     return X[:n], X[n:], y[:n], y[n:]
 
 
@@ -181,11 +181,11 @@ def score(run: Run) -> float:
         PiecewiseConstant(Linear(start, 0.05 * start), 20),
     )
     if not run.standardized:
-        return unstandardized(X, test_X, y, test_y, outputs, given)
+        return score_without_standardizing(X, test_X, y, test_y, outputs, given)
     return float(kind(**given).fit(X, y).score(test_X, test_y))
 
 
-def unstandardized(
+def score_without_standardizing(
     X: Array, test_X: Array, y: Array, test_y: Array, outputs: int, given: dict[str, Any]
 ) -> float:
     """Return the score of the same training without steps for means: all release gradients."""
@@ -238,23 +238,23 @@ def _around(table: str, epsilon: float, seed: int, lengths: Iterable[float]) -> 
             yield Run(table, epsilon, seed, steps=factor)
 
 
-def done() -> dict[Run, float]:
+def load_scores() -> dict[Run, float]:
     """Return the fits that were saved."""
     lines = RUNS.read_text(encoding="utf-8").splitlines() if RUNS.exists() else []
     rows = [json.loads(line) for line in lines]
     return {Run(**row["run"]): row["score"] for row in rows}
 
 
-def _scored(run: Run) -> tuple[Run, float]:
+def _score_run(run: Run) -> tuple[Run, float]:
     return run, score(run)
 
 
-def collected() -> dict[Run, float]:
+def score_missing() -> dict[Run, float]:
     """Fit what is missing, two at a time, and save each as it ends."""
-    found = done()
+    found = load_scores()
     missing = [run for run in runs() if run not in found]
     with multiprocessing.get_context("spawn").Pool(2) as pool, RUNS.open("a") as lines:
-        ended = pool.imap_unordered(_scored, missing)
+        ended = pool.imap_unordered(_score_run, missing)
         for run, value in track(ended, total=len(missing), description="defaults"):
             found[run] = value
             lines.write(json.dumps({"run": asdict(run), "score": value}) + "\n")
@@ -307,7 +307,7 @@ def picture(means: dict[str, dict[str, dict[str, float]]]) -> Figure:
 def main() -> None:
     """Fit, print the table, write the record and the picture."""
     RECORDS.mkdir(exist_ok=True)
-    means = averages(collected())
+    means = averages(score_missing())
     print(
         "| table | ε | rule | best length | not standardized |\n| --- | ---: | ---: | ---: | ---: |"
     )

@@ -22,7 +22,7 @@ from experiments.reproduction.looks import ACCOUNTING_NAMES, NOISE_NAMES, line_o
 from experiments.reproduction.noises import ACCOUNTINGS, NOISES, noise_multipliers
 from experiments.reproduction.paper import Paper
 from experiments.reproduction.run import Known, Run
-from experiments.reproduction.summaries import markdown_table, summary, written
+from experiments.reproduction.summaries import format_entry, markdown_table, summary
 
 _SCHEDULE = "inverse_sqrt"
 _PLACES = {
@@ -40,7 +40,7 @@ class Figure1:
     title: str = "Noise and ε over the iterations, and accuracy, at C_G = 2.5 and ε̄ = 3.2"
 
     def runs(self, profile: Profile, seeds: Sequence[int], known: Known) -> list[Run]:
-        """Return one run a noise, accounting and seed."""
+        """Return one run per noise, accounting and seed."""
         place = _PLACES[profile.name]
         return [
             run
@@ -68,9 +68,9 @@ def _table(profile: Profile, seeds: Sequence[int], known: Known) -> str:
     for accounting, noise in product(ACCOUNTINGS, NOISES):
         runs = seeds_of(profile, _SCHEDULE, _PLACES[profile.name], noise, accounting, seeds)
         cost = next((known[run].epsilon for run in runs if run in known), None)
-        found = [written(summary(runs, known, metric)) for metric in METRICS]
+        found = [format_entry(summary(runs, known, metric)) for metric in METRICS]
         rows.append(
-            [ACCOUNTING_NAMES[accounting], NOISE_NAMES[noise], written(cost, ".3f"), *found]
+            [ACCOUNTING_NAMES[accounting], NOISE_NAMES[noise], format_entry(cost, ".3f"), *found]
         )
     return markdown_table(["accounting", "noise", "real ε", *METRICS.values()], rows)
 

@@ -21,7 +21,12 @@ from experiments.reproduction.network import NetworkRun, NetworkSetting
 from experiments.reproduction.noises import DELTA
 from experiments.reproduction.paper import Paper
 from experiments.reproduction.run import Known, Run
-from experiments.reproduction.summaries import markdown_table, summary, with_spread, written
+from experiments.reproduction.summaries import (
+    format_entry,
+    format_with_spread,
+    markdown_table,
+    summary,
+)
 
 _ENDS, _ALL = (1.6, 12.8), (1.6, 3.2, 6.4, 12.8)
 _COLOURS = ("#000000", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
@@ -93,10 +98,10 @@ def _table(profile: Profile, dataset: str, seeds: Sequence[int], known: Known) -
         cells = []
         for c in grid.slopes:
             found = summary(_seeds_of(grid, dataset, sigma, c, seeds), known, "last")
-            cells.append("–" if found is None else with_spread(100.0 - found.mean, found.sd))
+            cells.append("–" if found is None else format_with_spread(100.0 - found.mean, found.sd))
         run = _seeds_of(grid, dataset, sigma, grid.slopes[0], seeds)[0]
         cost = None if run not in known else known[run].epsilon
-        rows.append([f"{sigma:g}", written(cost, ".2f"), *cells])
+        rows.append([f"{sigma:g}", format_entry(cost, ".2f"), *cells])
     header = ["σ", "real ε", *(f"c = {c:g}" for c in grid.slopes)]
     return markdown_table(header, rows)
 

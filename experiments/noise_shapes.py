@@ -4,8 +4,8 @@ MNIST and Fashion-MNIST, the CNN of ``dither.training.MODELS``, ε = 0.3, 1 and 
 Poisson sampling of 256 out of 60,000 records, 600 steps, step sizes that fall linearly to a
 twentieth, SGD, exponential averages of the iterates. For every set, ε and noise, clip norm and step
 size are the best of a grid of four on the last 10,000 training records, after 300 steps on the
-first 50,000; then five seeds on all 60,000, measured on the test set. The choice itself is not paid
-for, as is usual when methods are compared on public data.
+first 50,000; then five seeds on all 60,000, measured on the test set. The choice itself is not
+counted, as is usual when methods are compared on public data.
 
 Run by ``make experiments`` (or ``python -m experiments.noise_shapes``) with the data in
 ``$DITHER_DATA``: about 40 minutes on two cores. Every run is saved as it ends, and a second call
@@ -131,7 +131,7 @@ def complete(runs: Iterable[Run], title: str) -> dict[Run, float]:
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool, Progress(*columns) as bar:
         task = bar.add_task(title, total=len(missing))
-        for run, found in pool.imap_unordered(_measured, missing):
+        for run, found in pool.imap_unordered(_measure, missing):
             with RUNS.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps({"run": asdict(run), "accuracy": found}) + "\n")
             known[run] = found
@@ -139,7 +139,7 @@ def complete(runs: Iterable[Run], title: str) -> dict[Run, float]:
     return known
 
 
-def _measured(run: Run) -> tuple[Run, float]:
+def _measure(run: Run) -> tuple[Run, float]:
     return run, accuracy(run)
 
 

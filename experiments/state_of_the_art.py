@@ -23,7 +23,7 @@ from experiments.reproduction.looks import CIFAR
 from experiments.reproduction.paper import Paper
 from experiments.reproduction.run import Known, Run
 from experiments.reproduction.state import StateRun, StateSetting
-from experiments.reproduction.summaries import Summary, markdown_table, summary, written
+from experiments.reproduction.summaries import Summary, format_entry, markdown_table, summary
 
 _REFERENCES = {
     ("mnist", 1.0): 97.8,
@@ -92,7 +92,7 @@ class StateOfTheArt:
         """Return all trials, and the seeds of each entry whose trials are finished."""
         entries = list(product(_RECIPES, _EPSILONS))
         trials = [run for entry in entries for run in _trials(profile, *entry)]
-        chosen = [run for entry in entries for run in _chosen(profile, *entry, seeds, known)]
+        chosen = [run for entry in entries for run in _best_trial(profile, *entry, seeds, known)]
         return [*trials, *chosen]
 
     def section(
@@ -101,12 +101,12 @@ class StateOfTheArt:
         """Return a table and a picture."""
         rows = []
         for recipe, epsilon in product(_RECIPES, _EPSILONS):
-            runs = _chosen(profile, recipe, epsilon, seeds, known)
+            runs = _best_trial(profile, recipe, epsilon, seeds, known)
             found = summary(runs, known, "last")
             chosen = f"{runs[0].steps} steps, rate {runs[0].rate:g}" if runs else "–"
             reference = None if epsilon is None else _REFERENCES[recipe.dataset, epsilon]
             budget = "no privacy" if epsilon is None else f"{epsilon:g}"
-            entries = [written(found), written(reference, ".1f"), chosen]
+            entries = [format_entry(found), format_entry(reference, ".1f"), chosen]
             rows.append([recipe.title, budget, *entries])
         header = ["set", "ε (δ = 1e-5)", "accuracy", "reference", "chosen"]
         text = (
@@ -130,7 +130,7 @@ def _trials(profile: Profile, recipe: Recipe, epsilon: float | None) -> list[Sta
     ]
 
 
-def _chosen(
+def _best_trial(
     profile: Profile, recipe: Recipe, epsilon: float | None, seeds: Sequence[int], known: Known
 ) -> list[StateRun]:
     """Return all seeds of the best trial; none while a trial is missing."""
@@ -146,7 +146,7 @@ def draw(profile: Profile, seeds: Sequence[int], known: Known) -> Figure:
     figure = Figure(figsize=(14.0, 3.8), layout="constrained")
     for axes, recipe in zip(figure.subplots(1, len(_RECIPES)), _RECIPES, strict=True):
         ours: dict[float | None, Summary | None] = {
-            epsilon: summary(_chosen(profile, recipe, epsilon, seeds, known), known, "last")
+            epsilon: summary(_best_trial(profile, recipe, epsilon, seeds, known), known, "last")
             for epsilon in _EPSILONS
         }
         budgets = [epsilon for epsilon in _EPSILONS if epsilon is not None]

@@ -19,10 +19,10 @@ from experiments.reproduction.run import Known, Run
 from experiments.reproduction.summaries import (
     Agreement,
     Gap,
+    format_entry,
     gap,
     markdown_table,
     summary,
-    written,
 )
 
 _RULES = {"raw": ("uniform", "growth-bound"), "released": ("uniform", "growth-bound", "filter")}
@@ -72,7 +72,7 @@ class TableAdaptive:
         """Return all trials, and the other seeds of each entry whose trials are finished."""
         entries = _entries(profile)
         trials = [run for entry in entries for run in _trials(profile, entry, seeds[0])]
-        chosen = [run for entry in entries for run in _chosen(profile, entry, seeds, known)]
+        chosen = [run for entry in entries for run in _best_trial(profile, entry, seeds, known)]
         return [*trials, *chosen]
 
     def section(
@@ -83,7 +83,7 @@ class TableAdaptive:
         for clip_norm, rule in product(grid.clip_norms, _RULES):
             for noise in _RULES[rule]:
                 entries = [Entry(e, clip_norm, rule, noise) for e in grid.eps_bars]
-                cells = [_written(profile, entry, seeds, known) for entry in entries]
+                cells = [_format_entry(profile, entry, seeds, known) for entry in entries]
                 rows.append([f"{clip_norm:g}", _RULE_NAMES[rule], noise, *cells])
             if paper is not None and rule == "raw":
                 for noise in ("uniform", "growth-bound"):
@@ -124,7 +124,7 @@ def _trials(profile: Profile, entry: Entry, seed: int) -> list[AdaptiveRun]:
     ]  # fmt: skip
 
 
-def _chosen(
+def _best_trial(
     profile: Profile, entry: Entry, seeds: Sequence[int], known: Known
 ) -> list[AdaptiveRun]:
     """Return all seeds of the best trial; none while a trial is missing."""
@@ -135,8 +135,8 @@ def _chosen(
     return [replace(best, seed=seed) for seed in seeds]
 
 
-def _written(profile: Profile, entry: Entry, seeds: Sequence[int], known: Known) -> str:
-    runs = _chosen(profile, entry, seeds, known)
+def _format_entry(profile: Profile, entry: Entry, seeds: Sequence[int], known: Known) -> str:
+    runs = _best_trial(profile, entry, seeds, known)
     found = summary(runs, known, "best")
     if found is None:
         return "–"
@@ -147,7 +147,7 @@ def _written(profile: Profile, entry: Entry, seeds: Sequence[int], known: Known)
 
 def _paper_cell(paper: Paper, eps_bar: float, clip_norm: float, noise: str) -> str:
     number = paper.get(Cell("adaptive", "best", eps_bar, _ALGORITHMS[noise], clip_norm, 60))
-    return written(None if number is None else f"{number.mean:.2f} ± {number.sd:.2f}")
+    return format_entry(None if number is None else f"{number.mean:.2f} ± {number.sd:.2f}")
 
 
 def _agreement(
@@ -158,7 +158,7 @@ def _agreement(
     for eps_bar, clip_norm in product(grid.eps_bars, grid.clip_norms):
         ours, theirs = {}, {}
         for noise, algorithm in _ALGORITHMS.items():
-            runs = _chosen(profile, Entry(eps_bar, clip_norm, rule, noise), seeds, known)
+            runs = _best_trial(profile, Entry(eps_bar, clip_norm, rule, noise), seeds, known)
             ours[noise] = summary(runs, known, "best")
             theirs[noise] = paper.get(Cell("adaptive", "best", eps_bar, algorithm, clip_norm, 60))
         adp, dp = theirs["growth-bound"], theirs["uniform"]

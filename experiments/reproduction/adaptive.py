@@ -28,8 +28,8 @@ class AdaptiveRun:
 
     With the paper's rule, noise is what its theorem gives for α_t (by way of the ε that this costs,
     so up to 1e-3 more); with ours, it is calibrated to the ε of the theorem's uniform noise. Noise
-    of growth None is uniform, and with our rule "filter" lets it follow b_t and pays for that on
-    the way.
+    of growth None is uniform, and with our rule "filter" lets it follow b_t, which a privacy filter
+    accounts for step by step.
     """
 
     kind: ClassVar[str] = "adaptive"
@@ -66,9 +66,9 @@ class AdaptiveRun:
     def plan(self) -> dither.planning.ReactivePlan:
         """Return the plan."""
         n, m = self.setting.dataset_size, self.setting.batch_size
-        paid = self.growth if self.rule == "raw" else None
+        growth = self.growth if self.rule == "raw" else None
         return dither.plan(
-            epsilon=_real_epsilon(self.eps_bar, paid, self.steps, n, m),
+            epsilon=_real_epsilon(self.eps_bar, growth, self.steps, n, m),
             delta=DELTA,
             dataset_size=n,
             batch_size=m,

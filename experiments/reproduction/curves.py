@@ -34,7 +34,7 @@ def curve(runs: Sequence[Run], known: Known) -> Curve | None:
     return Curve(np.array(found[0].steps), values.mean(axis=0), sd)
 
 
-def reaching(run: HeadRun) -> NDArray[np.float64]:
+def noise_on_parameters(run: HeadRun) -> NDArray[np.float64]:
     """Return η_t·C_G·z_t/m, the noise that a step adds to each parameter."""
     eta, z = run.mechanism.stepsizes(), noise_multipliers(run.mechanism)
     return np.asarray(eta * z * run.clip_norm / run.setting.batch_size)
@@ -43,9 +43,9 @@ def reaching(run: HeadRun) -> NDArray[np.float64]:
 def draw_noise(
     axes: Axes, profile: Profile, schedule: str, place: Place, accounting: str, width: float = 1.5
 ) -> None:
-    """Draw the noise that reaches the parameters, a line a noise."""
+    """Draw the noise that reaches the parameters, one line per noise."""
     for noise in NOISES:
-        values = reaching(seeds_of(profile, schedule, place, noise, accounting, [0])[0])
+        values = noise_on_parameters(seeds_of(profile, schedule, place, noise, accounting, [0])[0])
         steps = range(1, values.size + 1)
         axes.plot(steps, values, linewidth=width, label=NOISE_NAMES[noise], **line_of(noise))
     axes.set(xlabel="iteration t", ylabel="noise on a parameter, η_t·C_G·z_t/m", yscale="log")

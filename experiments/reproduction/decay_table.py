@@ -17,10 +17,10 @@ from experiments.reproduction.summaries import (
     Agreement,
     Gap,
     Summary,
+    format_entry,
     gap,
     markdown_table,
     summary,
-    written,
 )
 
 METRICS = {"best": "best iterate", "last": "last iterate"}
@@ -59,7 +59,7 @@ class Place:
 def seeds_of(
     profile: Profile, schedule: str, place: Place, noise: str, accounting: str, seeds: Sequence[int]
 ) -> list[HeadRun]:
-    """Return one run a seed; calibrated uniform noise is the theorem's own."""
+    """Return one run per seed; calibrated uniform noise is the theorem's own."""
     if noise == "uniform" and accounting == "real":
         accounting = "theorem"
     where = place.epochs, place.eps_bar, place.clip_norm
@@ -159,7 +159,7 @@ class _Filled:
                     self.profile, self.table_of.schedule, place, noise, "theorem", self.seeds[:1]
                 )[0]
                 outcome = self.known.get(run)
-                costs.append(written(None if outcome is None else outcome.epsilon, ".3f"))
+                costs.append(format_entry(None if outcome is None else outcome.epsilon, ".3f"))
             rows.append(costs)
         header = ["ε̄", "epochs", "nominal ε", *(f"{noise}: real ε" for noise in NOISES)]
         return (
@@ -187,19 +187,22 @@ class _Filled:
     ) -> Iterator[tuple[str, list[str]]]:
         for noise in NOISES:
             found = [self.summary(place, noise, accounting, metric) for place in places]
-            yield NOISE_NAMES[noise], [written(each) for each in found]
+            yield NOISE_NAMES[noise], [format_entry(each) for each in found]
         for noise in ("matched", "optimal"):
             ahead = [self.gap(place, noise, accounting, metric) for place in places]
-            yield f"gap {noise} − uniform", [written(each) for each in ahead]
+            yield f"gap {noise} − uniform", [format_entry(each) for each in ahead]
         if self.paper is not None:
             for noise, algorithm in (("uniform", "DP-SGD"), ("matched", "ADP-SGD")):
                 numbers = [self.paper_number(place, noise, metric) for place in places]
                 yield (
                     f"*paper: {algorithm}*",
-                    [written(None if n is None else f"{n.mean:.2f} ± {n.sd:.2f}") for n in numbers],
+                    [
+                        format_entry(None if n is None else f"{n.mean:.2f} ± {n.sd:.2f}")
+                        for n in numbers
+                    ],
                 )
             gaps = [self.paper_gap(place, metric) for place in places]
-            yield "*paper: gap*", [written(each, "+.2f") for each in gaps]
+            yield "*paper: gap*", [format_entry(each, "+.2f") for each in gaps]
 
     def figure(self) -> Figure:
         """Draw the gaps at the last iterate, and ours against the paper's."""

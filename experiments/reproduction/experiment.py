@@ -1,4 +1,4 @@
-"""What every file of a table or figure has, and the profiles that size it."""
+"""The interface of an experiment, and the profiles that set its size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from experiments.reproduction.run import Known, Run
 
 @dataclass(frozen=True)
 class Profile:
-    """How much is run.
+    """The size of the experiments.
 
     Attributes:
         name: "smoke" for a test, "small" for an evening of two cores, "full" for the paper's grid.
-        seeds: how many, unless the caller says otherwise.
+        seeds: default number of seeds.
         head: the setting of the CIFAR-10 head.
     """
 
@@ -54,7 +54,7 @@ class Experiment(Protocol):
 
     @property
     def name(self) -> str:
-        """What the command line calls it."""
+        """Its name on the command line."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class Experiment(Protocol):
         ...
 
     def runs(self, profile: Profile, seeds: Sequence[int], known: Known) -> list[Run]:
-        """Return the runs that it needs, as far as what is known tells."""
+        """Return the runs that it needs, given the finished runs."""
         ...
 
     def section(

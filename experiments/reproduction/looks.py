@@ -1,4 +1,4 @@
-"""How things are drawn: colours that the colour-blind tell apart, and a line style for each."""
+"""Colours that are distinct for the colour-blind, and a line style for each."""
 
 from typing import Any
 

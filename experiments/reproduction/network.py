@@ -87,9 +87,9 @@ class NetworkRun:
     @classmethod
     def measure(cls, runs: Sequence["NetworkRun"]) -> list[Outcome]:
         """Train, and measure after every epoch."""
-        return [run._measured() for run in runs]
+        return [run._measure() for run in runs]
 
-    def _measured(self) -> Outcome:
+    def _measure(self) -> Outcome:
         torch.set_num_threads(1)
         torch.manual_seed(self.seed)
         train, test = _images(self.dataset, self.setting.images)

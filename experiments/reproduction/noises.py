@@ -64,7 +64,7 @@ def noise_multipliers(wanted: Mechanism) -> NDArray[np.float64]:
         return _by_theorem(_shape(wanted), wanted)
     claimed = 16.0 * wanted.eps_bar
     target = claimed if wanted.accounting == "claimed" else _cost(uniform, wanted)
-    return _calibrated(wanted, target)
+    return _calibrate(wanted, target)
 
 
 def real_epsilon(wanted: Mechanism) -> float:
@@ -88,10 +88,10 @@ def _shape(wanted: Mechanism) -> NDArray[np.float64]:
     """Return α_t: under the theorem's cost matched noise is optimal; ours has the real cost's."""
     if wanted.noise == "matched":
         return Matched().alphas(wanted.stepsizes())
-    return _calibrated(wanted, real_epsilon(wanted))
+    return _calibrate(wanted, real_epsilon(wanted))
 
 
-def _calibrated(wanted: Mechanism, epsilon: float) -> NDArray[np.float64]:
+def _calibrate(wanted: Mechanism, epsilon: float) -> NDArray[np.float64]:
     planned = dither.plan(
         epsilon=epsilon,
         delta=DELTA,
@@ -105,10 +105,10 @@ def _calibrated(wanted: Mechanism, epsilon: float) -> NDArray[np.float64]:
 
 
 @cache
-def _priced(noises: bytes, sample_rate: float) -> float:
+def _cached_epsilon(noises: bytes, sample_rate: float) -> float:
     z = np.frombuffer(noises)
     return dither.epsilon(z, sample_rate=sample_rate, delta=DELTA).epsilon
 
 
 def _cost(z: NDArray[np.float64], wanted: Mechanism) -> float:
-    return _priced(z.tobytes(), wanted.batch_size / wanted.dataset_size)
+    return _cached_epsilon(z.tobytes(), wanted.batch_size / wanted.dataset_size)

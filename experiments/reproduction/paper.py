@@ -33,33 +33,33 @@ class Number:
 Paper = dict[Cell, Number]
 
 
-def read_paper(folder: Path) -> Paper:
+def read_paper(directory: Path) -> Paper:
     """Return all accuracies of the paper's tables.
 
     One of its tables has a row ε̄ = 0.9 where all the others have 0.8; it is read as 0.8. The
     adaptive table is under the schedule "adaptive", 60 epochs, metric "best".
     """
     try:
-        return _read(folder)
+        return _read(directory)
     except InvalidValueError:
         raise
     except (KeyError, ValueError) as problem:
         raise InvalidValueError(
-            f"paper must be a folder with {_DECAYING} and {_ADAPTIVE} as they were published, got "
-            f"{str(folder)!r}: {problem}"
+            f"paper must be a directory with {_DECAYING} and {_ADAPTIVE} as they were published, "
+            f"got {str(directory)!r}: {problem}"
         ) from problem
 
 
-def _read(folder: Path) -> Paper:
+def _read(directory: Path) -> Paper:
     found: Paper = {}
-    for row in _rows(folder / _DECAYING):
+    for row in _rows(directory / _DECAYING):
         eps_bar = 0.8 if row["eps_bar"] == "0.9" else float(row["eps_bar"])
         cell = Cell(
             row["schedule"], row["metric"], eps_bar, row["algorithm"],
             float(row["clip_norm"]), int(row["epochs"]),
         )  # fmt: skip
         found[cell] = Number(float(row["accuracy"]), float(row["std"]))
-    for row in _rows(folder / _ADAPTIVE):
+    for row in _rows(directory / _ADAPTIVE):
         place = float(row["eps_bar"]), row["algorithm"], float(row["clip_norm"]), 60
         found[Cell("adaptive", "best", *place)] = Number(float(row["accuracy"]), float(row["std"]))
     return found
@@ -71,6 +71,6 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
             yield from csv.DictReader(file)
     except OSError as problem:
         raise InvalidValueError(
-            f"paper must be a folder with {_DECAYING} and {_ADAPTIVE}, got {str(path.parent)!r}: "
-            f"{problem.strerror}"
+            f"paper must be a directory with {_DECAYING} and {_ADAPTIVE}, got "
+            f"{str(path.parent)!r}: {problem.strerror}"
         ) from problem

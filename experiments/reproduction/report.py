@@ -15,7 +15,7 @@ from experiments.reproduction.paper import Paper
 from experiments.reproduction.store import Store
 
 _NOTE = (
-    "CIFAR-10 (JPEG) is re-encoded as JPEG, about 900 bytes an image, which costs some accuracy; "
+    "CIFAR-10 (JPEG) is re-encoded as JPEG, about 900 bytes per image, which costs some accuracy; "
     "a linear head on data-independent scattering features, randomly projected, stands where the "
     "paper has convolutions pre-trained on CIFAR-100. So levels differ from the paper's, and gaps "
     "are what is compared. Accuracies are in percent: mean ± standard deviation over seeds; gaps "
@@ -23,9 +23,11 @@ _NOTE = (
 )
 
 
-def write_report(folder: Path, profile: Profile, seeds: Sequence[int], paper: Paper | None) -> Path:
-    """Write report.md and its pictures into the folder of the runs; return where."""
-    store = Store(folder, KINDS)
+def write_report(
+    directory: Path, profile: Profile, seeds: Sequence[int], paper: Paper | None
+) -> Path:
+    """Write report.md and its pictures into the directory of the runs; return where."""
+    store = Store(directory, KINDS)
     known = store.read()
     wanted = {n: dict.fromkeys(e.runs(profile, seeds, known)) for n, e in EXPERIMENTS.items()}
     seconds = {
@@ -35,7 +37,7 @@ def write_report(folder: Path, profile: Profile, seeds: Sequence[int], paper: Pa
     }
     if not seconds:
         raise InvalidValueError(
-            f"out must be a folder with runs of profile {profile.name!r}, got {str(folder)!r}"
+            f"out must be a directory with runs of profile {profile.name!r}, got {str(directory)!r}"
         )
     parts = [
         f"# The paper's experiments, profile {profile.name}\n",
@@ -45,7 +47,7 @@ def write_report(folder: Path, profile: Profile, seeds: Sequence[int], paper: Pa
     if others := len(known) - len(seconds):
         parts.append(f"{others:,} runs of other profiles or seeds are left out.\n")
     if paper is None:
-        parts.append("The paper's own numbers are not here: no folder with its CSV was given.\n")
+        parts.append("The paper's own numbers are not here: no directory with its CSV was given.\n")
     figures: dict[str, Figure] = {}
     for name, runs in track(wanted.items(), "drawing", console=Console(stderr=True)):
         experiment = EXPERIMENTS[name]
@@ -56,7 +58,7 @@ def write_report(folder: Path, profile: Profile, seeds: Sequence[int], paper: Pa
         parts.append(section.text)
         figures |= section.figures
     for file, figure in figures.items():
-        save_figure(figure, folder / file)
-    path = folder / "report.md"
+        save_figure(figure, directory / file)
+    path = directory / "report.md"
     path.write_text("\n".join(parts), encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-"""One training run of the grid: what decides it, and what it gave."""
+"""One training run of the grid: its settings, and its outcome."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -40,12 +40,12 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave.
+    """The outcome of a run.
 
     Attributes:
         steps: after which steps the accuracy was measured.
         accuracies: at each of them, in percent.
-        epsilon: what the run really cost, None if nothing is claimed.
+        epsilon: ε of the run, None if nothing is claimed.
         more: further figures by their names.
     """
 

@@ -1,4 +1,4 @@
-"""Does the runs of a grid that are not done yet, on the cores that there are."""
+"""Runs the missing runs of a grid, in parallel processes."""
 
 import multiprocessing
 import os
@@ -18,20 +18,20 @@ from experiments.reproduction.features import FeatureSet, prepare
 from experiments.reproduction.run import Known, Outcome, Run
 from experiments.reproduction.store import Store
 
-_TOGETHER = 32
-_Timed = tuple[list[Run], list[Outcome], float]
+_GROUP_SIZE = 32
+_Measured = tuple[list[Run], list[Outcome], float]
 
 Grid = Callable[[Known], list[Run]]
-"""From what is known to the runs that are wanted: a choice among trials comes after them."""
+"""From the finished runs to the runs that are wanted: a choice among trials comes after them."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Does what is missing.
+    """Completes grids of runs.
 
     Attributes:
         store: where finished runs go.
-        jobs: how many processes train at once, with a thread each; one trains here.
+        jobs: number of training processes, with one thread each; 1 trains in this process.
         origin: what is written beside every run.
     """
 
@@ -40,7 +40,7 @@ class Runner:
     origin: dict[str, Any]
 
     def complete(self, grid: Grid, title: str) -> Known:
-        """Do all runs of a grid that are not in the store; return all that is known."""
+        """Run all runs of a grid that are not in the store; return all finished runs."""
         with self.store.writing(), self._workers() as measured:
             known, ready = self.store.read(), set[FeatureSet]()
             while missing := [run for run in dict.fromkeys(grid(known)) if run not in known]:
@@ -51,7 +51,7 @@ class Runner:
                     ready |= wanted
                     work = sum(run.work for run in missing)
                     task = bar.add_task(title, total=work, done=0, all=len(missing))
-                    for runs, outcomes, seconds in measured(_grouped(missing)):
+                    for runs, outcomes, seconds in measured(_group_runs(missing)):
                         for run, outcome in zip(runs, outcomes, strict=True):
                             share = round(seconds / len(runs), 1)
                             self.store.add(run, outcome, {"seconds": share, **self.origin})
@@ -61,18 +61,18 @@ class Runner:
             return known
 
     @contextmanager
-    def _workers(self) -> Iterator[Callable[[list[list[Run]]], Iterator[_Timed]]]:
-        """Yield what measures groups of runs: the same processes, with the same code, for all."""
+    def _workers(self) -> Iterator[Callable[[list[list[Run]]], Iterator[_Measured]]]:
+        """Yield a function that measures groups of runs, in the same processes for all groups."""
         if self.jobs == 1:
-            yield lambda groups: map(_timed, groups)
+            yield lambda groups: map(_measure_group, groups)
             return
         spawn = multiprocessing.get_context("spawn")
         with (
-            _one_thread(),
-            ProcessPoolExecutor(self.jobs, spawn, _end_with, (os.getpid(),)) as pool,
+            _single_threaded_children(),
+            ProcessPoolExecutor(self.jobs, spawn, _exit_with_parent, (os.getpid(),)) as pool,
         ):
             try:
-                yield lambda groups: _as_they_end(pool, groups)
+                yield lambda groups: _iterate_finished(pool, groups)
             except KeyboardInterrupt:
                 for child in multiprocessing.active_children():
                     child.terminate()
@@ -81,10 +81,10 @@ class Runner:
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _as_they_end(pool: ProcessPoolExecutor, groups: list[list[Run]]) -> Iterator[_Timed]:
-    """Yield what each group gave; a group that fails is told of when the others are done."""
+def _iterate_finished(pool: ProcessPoolExecutor, groups: list[list[Run]]) -> Iterator[_Measured]:
+    """Yield the outcomes of each group; the first failure is raised when the others are done."""
     failures = []
-    for ended in as_completed([pool.submit(_timed, group) for group in groups]):
+    for ended in as_completed([pool.submit(_measure_group, group) for group in groups]):
         failure = ended.exception()
         if failure is None:
             yield ended.result()
@@ -94,8 +94,8 @@ def _as_they_end(pool: ProcessPoolExecutor, groups: list[list[Run]]) -> Iterator
         raise failures[0]
 
 
-def _end_with(parent: int) -> None:
-    """Let a process end when the one that began it was killed, and leave Ctrl-C to that one."""
+def _exit_with_parent(parent: int) -> None:
+    """Exit when the parent process was killed, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
@@ -106,27 +106,27 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _grouped(runs: list[Run]) -> list[list[Run]]:
-    """Return runs that are trained together, a few at a time: what is finished is saved."""
+def _group_runs(runs: list[Run]) -> list[list[Run]]:
+    """Return groups of runs that are trained together, at most `_GROUP_SIZE` each."""
     groups: dict[Hashable, list[Run]] = {}
     for run in runs:
         groups.setdefault((run.kind, run.group), []).append(run)
     return [
-        group[start : start + _TOGETHER]
+        group[start : start + _GROUP_SIZE]
         for group in groups.values()
-        for start in range(0, len(group), _TOGETHER)
+        for start in range(0, len(group), _GROUP_SIZE)
     ]
 
 
-def _timed(runs: list[Run]) -> _Timed:
+def _measure_group(runs: list[Run]) -> _Measured:
     start = time.perf_counter()
     outcomes = type(runs[0]).measure(runs)
     return runs, outcomes, time.perf_counter() - start
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let child processes begin with one thread each: more would wait for each other."""
+def _single_threaded_children() -> Iterator[None]:
+    """Start child processes with one thread each."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))

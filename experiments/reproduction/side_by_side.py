@@ -99,7 +99,7 @@ class _Block:
 
     def step(self, batch: Tensor, norms: Tensor, targets: Tensor, normals: Tensor) -> None:
         """Take the next step of every head that has one."""
-        noises = [self._paid(state) for state in self._courses]
+        noises = [self._spend(state) for state in self._courses]
         gradients = self._clipped_mean(batch, norms, targets)
         raw = gradients.square().sum(dim=(1, 2)).tolist() if self._reacts else [0.0] * _BLOCK
         scales = torch.zeros(_BLOCK)
@@ -134,7 +134,7 @@ class _Block:
         return ((r.flatten(1).T @ batch) / self._m).view_as(self.weights)
 
     @staticmethod
-    def _paid(state: Any) -> float | None:
+    def _spend(state: Any) -> float | None:
         z: float | None = state.noise_multiplier
         if z is not None:
             state.spend()

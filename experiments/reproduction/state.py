@@ -90,7 +90,7 @@ class StateRun:
     @classmethod
     def measure(cls, runs: Sequence["StateRun"]) -> list[Outcome]:
         """Train, and measure at the quarters of the way."""
-        return [run._measured() for run in runs]
+        return [run._measure() for run in runs]
 
     def plan(self, dataset_size: int) -> dither.Plan:
         """Return the plan: step sizes that fall linearly, optimal noise."""
@@ -108,7 +108,7 @@ class StateRun:
         )
         return planned
 
-    def _measured(self) -> Outcome:
+    def _measure(self) -> Outcome:
         torch.set_num_threads(1)
         rows, targets, test, test_targets = self._parts(features(self.features))
         result = train_linear(

@@ -40,7 +40,7 @@ class Summary:
     def __str__(self) -> str:
         found = len(self.by_seed)
         missing = "" if found == self.wanted else f" ({found} of {self.wanted} seeds)"
-        return with_spread(self.mean, self.sd) + missing
+        return format_with_spread(self.mean, self.sd) + missing
 
 
 def summary(runs: Sequence[Run], known: Known, metric: str) -> Summary | None:
@@ -63,7 +63,7 @@ class Gap:
     error: float
 
     def __str__(self) -> str:
-        return with_spread(self.mean, self.error, "+.2f")
+        return format_with_spread(self.mean, self.error, "+.2f")
 
 
 def gap(one: Summary | None, other: Summary | None) -> Gap | None:
@@ -77,12 +77,12 @@ def gap(one: Summary | None, other: Summary | None) -> Gap | None:
     return Gap(mean(ahead), error)
 
 
-def with_spread(value: float, spread: float, spec: str = ".2f") -> str:
+def format_with_spread(value: float, spread: float, spec: str = ".2f") -> str:
     """Return a value and its spread, if that is known."""
     return f"{value:{spec}}" + ("" if math.isnan(spread) else f" ± {spread:.2f}")
 
 
-def written(value: object, spec: str = "") -> str:
+def format_entry(value: object, spec: str = "") -> str:
     """Return a table's entry; what is missing is a dash."""
     return "–" if value is None else format(value, spec)
 

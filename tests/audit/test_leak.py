@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from experiments.adaptive_leak import EPSILON, Attack, found_of_gaussians
+from experiments.adaptive_leak import EPSILON, Attack, gaussian_controls
 from torch import nn
 
 import dither
@@ -41,7 +41,7 @@ def size_of_steps(plan: dither.planning.ReactivePlan, is_in: bool, seed: int) ->
     return float(np.mean(sizes))
 
 
-def proven(kind: type[Any]) -> float:
+def lower_bound(kind: type[Any]) -> float:
     """Return the lower bound on ε, with a threshold from a rehearsal."""
     plan, included = plan_of(kind), np.random.default_rng(1).random(TRIALS) < 0.5
     rehearsal = [
@@ -60,11 +60,11 @@ def test_the_librarys_unsafe_rule_gives_its_records_away() -> None:
     assert plan.noises is not None
     assert plan.noises.bound.epsilon <= 1.0
     assert plan.bound.epsilon == float("inf")
-    assert proven(UnsafeRawAdaGradNorm) > 3.0
+    assert lower_bound(UnsafeRawAdaGradNorm) > 3.0
 
 
 def test_the_rule_that_follows_releases_does_not() -> None:
-    assert proven(AdaGradNorm) < 1.0
+    assert lower_bound(AdaGradNorm) < 1.0
 
 
 @pytest.mark.parametrize("b0_squared", [0.1, 20.0])
@@ -75,5 +75,5 @@ def test_the_theorem_is_refuted_for_raw_gradients(b0_squared: float) -> None:
 
 def test_the_same_attack_finds_what_there_is_to_find() -> None:
     """Of Gaussians with a known ε it proves a third or more."""
-    for row in found_of_gaussians():
+    for row in gaussian_controls():
         assert 0.3 * row["epsilon"] < row["lower"] < row["epsilon"]

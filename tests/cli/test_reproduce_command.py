@@ -28,8 +28,8 @@ def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> 
         ("figure2 --seeds 0", "seeds must be"),
         ("figure2 --jobs 0", "jobs must be"),
         ("figure2 --jobs two", "invalid int value: 'two'"),
-        ("report --out nowhere", "out must be a folder with finished runs, got 'nowhere'"),
-        ("figure2 --paper nowhere", "paper must be a folder with cifar10_tables.csv"),
+        ("report --out nowhere", "out must be a directory with finished runs, got 'nowhere'"),
+        ("figure2 --paper nowhere", "paper must be a directory with cifar10_tables.csv"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -66,5 +66,5 @@ def test_a_report_needs_runs_of_its_profile(
     first = small.read_text(encoding="utf-8").splitlines()[0]
     (tmp_path / "runs.jsonl").write_text(first + "\n", encoding="utf-8")
     said = error_line(["reproduce", "report", "--profile", "smoke", "--out", str(tmp_path)], capsys)
-    assert "out must be a folder with runs of profile 'smoke', got" in said
+    assert "out must be a directory with runs of profile 'smoke', got" in said
     assert [file.name for file in tmp_path.iterdir()] == ["runs.jsonl"]

@@ -69,7 +69,7 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path, line: str | None, wh
     store, path = filled(tmp_path), tmp_path / "runs.jsonl"
     first = path.read_text().splitlines()[0]
     path.write_text(first + "\n" + (line or first.replace('"head"', '"teapot"', 1)) + "\n")
-    with pytest.raises(ValueError, match=f"out must be a folder whose .* in line 2: {why}"):
+    with pytest.raises(ValueError, match=f"out must be a directory whose .* in line 2: {why}"):
         store.read()
 
 
@@ -83,7 +83,9 @@ def test_a_run_with_other_fields_is_not_guessed_at(tmp_path: Path) -> None:
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     with (
-        pytest.raises(ValueError, match="out must be a folder that can be written, got .* exists"),
+        pytest.raises(
+            ValueError, match="out must be a directory that can be written, got .* exists"
+        ),
         Store(tmp_path / "file", KINDS).writing(),
     ):
         pass

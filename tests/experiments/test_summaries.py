@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 from experiments.reproduction.paper import Cell, read_paper
-from experiments.reproduction.summaries import Agreement, Gap, Summary, gap, markdown_table, written
+from experiments.reproduction.summaries import (
+    Agreement,
+    Gap,
+    Summary,
+    format_entry,
+    gap,
+    markdown_table,
+)
 
 
 def summary(*values: float, first: int = 0, wanted: int = 3) -> Summary:
@@ -51,7 +58,7 @@ def test_agreement_counts_signs_and_ranks_of_the_cells_that_both_have() -> None:
 
 
 def test_a_markdown_table() -> None:
-    assert (written(None), written(1.234, "+.1f")) == ("–", "+1.2")
+    assert (format_entry(None), format_entry(1.234, "+.1f")) == ("–", "+1.2")
     assert markdown_table(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |\n"
 
 
@@ -69,7 +76,7 @@ def test_the_paper_s_slip_is_read_as_it_was_meant(tmp_path: Path) -> None:
     found = read_paper(tmp_path)
     assert found[Cell("inverse_sqrt", "best", 0.8, "adp", 0.5, 60)].mean == 55.59
     assert found[Cell("adaptive", "best", 0.8, "dp", 1.0, 60)].sd == 0.535
-    with pytest.raises(ValueError, match="paper must be a folder with cifar10_tables.csv"):
+    with pytest.raises(ValueError, match="paper must be a directory with cifar10_tables.csv"):
         read_paper(tmp_path / "nowhere")
 
 

@@ -55,28 +55,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List, run or report."""
     _find_experiments()
-    from experiments.reproduction import reproducing
+    from experiments.reproduction import commands
     from experiments.reproduction.catalogue import EXPERIMENTS
     from experiments.reproduction.experiment import PROFILES
 
     what = validate.choice(["all", "list", "report", *EXPERIMENTS], name=arguments.what)
     profile = PROFILES[validate.choice(PROFILES, profile=arguments.profile)]
     seeds = range(validate.count(seeds=getattr(arguments, "seeds", profile.seeds)))
-    folder = getattr(arguments, "out", _ROOT / "experiments" / "records" / profile.name)
+    directory = getattr(arguments, "out", _ROOT / "experiments" / "records" / profile.name)
     if what == "list":
-        sys.stdout.write(reproducing.listed(profile, seeds) + "\n")
+        sys.stdout.write(commands.list_experiments(profile, seeds) + "\n")
         return 0
     paper = getattr(arguments, "paper", os.environ.get(_PAPER_VARIABLE) or None)
     if what == "report":
-        sys.stdout.write(reproducing.report(folder, profile, seeds, paper) + "\n")
+        sys.stdout.write(commands.report_runs(directory, profile, seeds, paper) + "\n")
         return 0
     if hasattr(arguments, "data_dir"):
         os.environ["DITHER_DATA"] = arguments.data_dir  # the processes that train read it there
     names = list(EXPERIMENTS) if what == "all" else [what]
     jobs = validate.count(jobs=arguments.jobs)
     try:
-        text = reproducing.reproduced(
-            names, profile, seeds, folder=folder, jobs=jobs, resume=arguments.resume, paper=paper
+        text = commands.run_experiments(
+            names,
+            profile,
+            seeds,
+            directory=directory,
+            jobs=jobs,
+            resume=arguments.resume,
+            paper=paper,
         )
     except BrokenProcessPool:
         sys.stderr.write(

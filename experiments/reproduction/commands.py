@@ -1,4 +1,4 @@
-"""What ``dither reproduce`` does: list, run, report."""
+"""The commands of ``dither reproduce``: list, run, report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,40 +15,42 @@ from experiments.reproduction.runner import Runner
 from experiments.reproduction.store import Store
 
 
-def listed(profile: Profile, seeds: Sequence[int]) -> str:
-    """Return a line for each experiment: its name, its runs before any choice, its title."""
+def list_experiments(profile: Profile, seeds: Sequence[int]) -> str:
+    """Return one line per experiment: name, number of runs before any choice, title."""
     counts = {name: len(_runs([name], profile, seeds, {})) for name in EXPERIMENTS}
     lines = [f"{n:26} {counts[n]:5} runs  {e.title}" for n, e in EXPERIMENTS.items()]
     return "\n".join(lines)
 
 
-def report(folder: Path, profile: Profile, seeds: Sequence[int], paper: str | Path | None) -> str:
-    """Write the report; return where."""
-    if not Store(folder, KINDS).lines():
+def report_runs(
+    directory: Path, profile: Profile, seeds: Sequence[int], paper: str | Path | None
+) -> str:
+    """Write the report; return its path."""
+    if not Store(directory, KINDS).lines():
         raise InvalidValueError(
-            f"out must be a folder with finished runs, got {str(folder)!r}: there are none"
+            f"out must be a directory with finished runs, got {str(directory)!r}: there are none"
         )
     numbers = None if paper is None else read_paper(Path(paper))
-    return str(write_report(folder, profile, seeds, numbers))
+    return str(write_report(directory, profile, seeds, numbers))
 
 
-def reproduced(
+def run_experiments(
     names: Sequence[str],
     profile: Profile,
     seeds: Sequence[int],
     *,
-    folder: Path,
+    directory: Path,
     jobs: int,
     resume: bool,
     paper: str | Path | None,
 ) -> str:
-    """Do the runs that are missing; return the tables."""
+    """Run what is missing; return the tables."""
     numbers = None if paper is None else read_paper(Path(paper))
-    store = Store(folder, KINDS)
+    store = Store(directory, KINDS)
     if not resume and (found := len(store.lines())):
         raise InvalidValueError(
-            f"out must be a folder without runs unless --resume is given, got {str(folder)!r} with "
-            f"{found:,} finished runs"
+            f"out must be a directory without runs unless --resume is given, got "
+            f"{str(directory)!r} with {found:,} finished runs"
         )
     what = "all" if list(names) == list(EXPERIMENTS) else " ".join(names)
     command = f"dither reproduce {what} --profile {profile.name} --seeds {len(seeds)}"
@@ -61,7 +63,9 @@ def reproduced(
         + EXPERIMENTS[name].section(profile, seeds, known, numbers).text
         for name in names
     ]
-    report = f"dither reproduce report --profile {profile.name} --seeds {len(seeds)} --out {folder}"
+    report = (
+        f"dither reproduce report --profile {profile.name} --seeds {len(seeds)} --out {directory}"
+    )
     return "\n\n".join([*sections, f"The pictures are drawn by: {report}"])
 
 
