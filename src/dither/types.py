@@ -68,6 +68,11 @@ class Allocation(Protocol):
         ...
 
 
+def adjacency_of(sampling: str) -> str:
+    """Return how neighbouring datasets differ under "poisson" or "fixed" sampling."""
+    return "replace-one" if sampling == "fixed" else "add-remove"
+
+
 _ADJACENCIES = {"add-remove": "adding or removing one", "replace-one": "replacing one"}
 
 

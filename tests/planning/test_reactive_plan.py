@@ -1,105 +1,30 @@
 """Plans for step sizes that react: what they promise, and that their runs keep it."""
 
-import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.planning.reactive_runs import (
+    GROWTH,
+    RULE,
+    SETTING,
+    SHORT,
+    FakeRelease,
+    charge_all,
+    expected_b,
+    run,
+    some_releases,
+)
 
 import dither
 from dither import Plan
-from dither.accounting import Filter
-from dither.accounting.filter import BudgetExceededError
+from dither.accounting import BudgetExceededError, Filter
 from dither.noise import GrowthBound
 from dither.planning import ReactivePlan
-from dither.planning.reactive_plan import ReactivePlanState
 from dither.schedules import AdaGradNorm, Constant, Reactive, UnsafeRawAdaGradNorm
 from dither.types import SpentSoFar
-
-SETTING: dict[str, Any] = {
-    "epsilon": 1.0,
-    "delta": 1e-5,
-    "dataset_size": 60_000,
-    "batch_size": 256,
-    "steps": 60,
-}
-SHORT = {**SETTING, "steps": 6}  # a step of noise of its own costs the search most
-RULE = AdaGradNorm(b0_squared=20.0, nu=1e-3, beta=3.0)
-GROWTH = GrowthBound(b0_squared=20.0, growth=0.5)
-
-
-@dataclass(frozen=True)
-class FakeRelease:
-    """A release, as a run_state sees it."""
-
-    squared: float
-    noise: float = 0.1
-    dimension: int = 50
-
-    def squared_norm(self) -> float:
-        return self.squared
-
-
-def never() -> float:
-    raise AssertionError("the raw norm must not be read")
-
-
-def run(
-    run_state: ReactivePlanState, releases: Iterable[FakeRelease]
-) -> tuple[list[float], list[float]]:
-    """Walk until releases or run_state are at their end; return the noise and the step sizes."""
-    noises, stepsizes, start = [], [], run_state.steps
-    for released in releases:
-        z = run_state.noise_multiplier
-        if z is None:
-            break
-        assert run_state.noise_multiplier == z
-        run_state.spend()
-        noises.append(z)
-        stepsizes.append(run_state.stepsize(released, never))
-        assert run_state.steps == start + len(noises)
-    return noises, stepsizes
-
-
-def some_releases(seed: int, count: int = 200) -> list[FakeRelease]:
-    return [FakeRelease(float(x)) for x in np.random.default_rng(seed).gamma(0.5, 4.0, count)]
-
-
-def expected_b(rule: AdaGradNorm, releases: list[FakeRelease], steps: int) -> list[float]:
-    """b_0 … b_T by the formula of the design, from all releases anew."""
-    found = [rule.b0_squared]
-    for t in range(steps):
-        terms = [
-            rule.weight(s) * (released.squared - released.dimension * released.noise**2)
-            for s, released in enumerate(releases[: t + 1])
-        ]
-        grown = rule.b0_squared + max(math.fsum(terms), (t + 1) * rule.nu)
-        found.append(max(found[-1], grown))
-    return [math.sqrt(b_squared) for b_squared in found]
-
-
-def charge_all(budget: Filter, noises: list[float], q: float) -> None:
-    for z in noises:
-        budget.charge(z, q)
-
-
-@pytest.fixture(scope="module")
-def fixed() -> ReactivePlan:
-    return dither.plan(stepsizes=RULE, noise=GROWTH, **SHORT)
-
-
-@pytest.fixture(scope="module", params=["poisson", "fixed"])
-def following(request: pytest.FixtureRequest) -> ReactivePlan:
-    return dither.plan(stepsizes=RULE, noise="filter", sampling=request.param, **SETTING)
-
-
-@pytest.fixture(scope="module")
-def unsafe() -> ReactivePlan:
-    rule = UnsafeRawAdaGradNorm(b0_squared=20.0, nu=1e-3)
-    return dither.plan(stepsizes=rule, noise=GROWTH, **SHORT)
 
 
 def test_noise_fixed_in_advance_is_that_of_constant_step_sizes(fixed: ReactivePlan) -> None:
@@ -240,120 +165,6 @@ def test_a_run_ends_when_the_budget_is_spent(following: ReactivePlan) -> None:
             run_state.spend()
     assert run_state.steps == len(noises)
     assert run_state.bound().epsilon == 1.0
-
-
-def test_a_run_never_goes_beyond_its_steps(following: ReactivePlan) -> None:
-    run_state = following.new_state()
-    noises, _ = run(run_state, [FakeRelease(1e6)] * 200)
-    assert len(noises) == 60
-    assert run_state.noise_multiplier is None
-    with pytest.raises(BudgetExceededError, match="there is no next step"):
-        run_state.spend()
-
-
-def test_states_of_one_plan_are_independent(following: ReactivePlan) -> None:
-    first, second = following.new_state(), following.new_state()
-    run(first, some_releases(7))
-    assert (second.steps, first.steps) == (0, 60)
-    assert run(second, some_releases(7)) == run(following.new_state(), some_releases(7))
-
-
-def check_resumed(plan: ReactivePlan, stop: int) -> None:
-    releases, run_state = some_releases(8), plan.new_state()
-    run(run_state, releases[:stop])
-    state = json.loads(json.dumps(run_state.state_dict(), allow_nan=False))
-    again = plan.new_state()
-    again.load_state_dict(state)
-    assert again.steps == stop
-    assert again.state_dict() == run_state.state_dict()
-    assert again.bound() == run_state.bound()
-    assert run(again, releases[stop:]) == run(run_state, releases[stop:])
-    assert again.steps == plan.steps
-    assert again.noise_multiplier is None
-
-
-@pytest.mark.parametrize("stop", [0, 1, 4, 6])
-def test_a_state_goes_through_json_and_has_the_same_future(fixed: ReactivePlan, stop: int) -> None:
-    check_resumed(fixed, stop)
-
-
-@pytest.mark.parametrize("stop", [0, 1, 25, 60])
-def test_a_state_of_noise_that_follows_has_the_same_future(
-    following: ReactivePlan, stop: int
-) -> None:
-    check_resumed(following, stop)
-
-
-def test_a_resumed_run_has_spent_all_steps(following: ReactivePlan) -> None:
-    greedy = replace(following, scale=0.98 * following.scale)
-    whole = greedy.new_state()
-    expected, _ = run(whole, [FakeRelease(0.0)] * 200)
-    first, second = greedy.new_state(), greedy.new_state()
-    run(first, [FakeRelease(0.0)] * 5)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    more, _ = run(second, [FakeRelease(0.0)] * 200)
-    assert len(more) == len(expected) - 5
-    # A run_state that forgot what was paid would go on for longer.
-    assert len(run(greedy.new_state(), [FakeRelease(0.0)] * 200)[0]) > len(more)
-
-
-def test_a_state_resumes_from_a_later_state_of_its_own(following: ReactivePlan) -> None:
-    releases = some_releases(9)
-    ahead, behind = following.new_state(), following.new_state()
-    run(ahead, releases[:30])
-    run(behind, releases[:10])
-    behind.load_state_dict(ahead.state_dict())
-    assert run(behind, releases[30:]) == run(ahead, releases[30:])
-
-
-def test_a_state_holds_nothing_that_was_not_released(following: ReactivePlan) -> None:
-    run_state = following.new_state()
-    run(run_state, [FakeRelease(9.0)] * 2)
-    terms = [RULE.weight(t) * (9.0 - 50 * 0.1**2) for t in range(2)]
-    state = run_state.state_dict()
-    assert set(state) == {"growth", "spent"}
-    assert state["growth"] == pytest.approx([2, 20.0 + sum(terms), sum(terms)])
-    paid = [following.scale * b**0.25 for b in (20.0, 20.0 + terms[0])]
-    assert state["spent"] == pytest.approx(paid, rel=1e-12)
-
-
-def state_after(plan: ReactivePlan, steps: int, seed: int = 10) -> dict[str, Any]:
-    run_state = plan.new_state()
-    run(run_state, some_releases(seed)[:steps])
-    return run_state.state_dict()
-
-
-def test_an_inconsistent_state_is_refused(following: ReactivePlan) -> None:
-    state = state_after(following, 5)
-    for steps in (4, 0):
-        with pytest.raises(ValueError, match="state must be a later one of the same run"):
-            following.new_state().load_state_dict({**state, "spent": state["spent"][:steps]})
-    run_state = following.new_state()
-    run(run_state, some_releases(11)[:4])
-    before = run_state.state_dict()
-    for other in (state, state_after(following, 3, 11), following.new_state().state_dict()):
-        with pytest.raises(ValueError, match="state must be a later one of the same run"):
-            run_state.load_state_dict(other)
-    assert run_state.state_dict() == before
-
-
-def test_a_state_that_costs_more_than_the_budget_is_refused(following: ReactivePlan) -> None:
-    state = state_after(following, 40)
-    run_state = following.new_state()
-    with pytest.raises(BudgetExceededError):
-        run_state.load_state_dict({**state, "spent": [0.6 * z for z in state["spent"]]})
-    assert run_state.steps == 0
-
-
-@pytest.mark.parametrize(("steps", "growth", "factor"), [(5, 5, 2.0), (9, 9, 1.0), (5, 8, 1.0)])
-def test_a_state_that_the_plan_cannot_reach_is_refused(
-    fixed: ReactivePlan, steps: int, growth: int, factor: float
-) -> None:
-    assert fixed.noises is not None
-    z = [*fixed.noises.noise_multipliers, *[1.0] * 10][:steps]
-    paid = [factor * float(value) for value in z]
-    with pytest.raises(ValueError, match="state must be"):
-        fixed.new_state().load_state_dict({"growth": [growth, 30.0, 9.0], "spent": paid})
 
 
 def test_raw_gradients_leave_no_claim(unsafe: ReactivePlan, fixed: ReactivePlan) -> None:

@@ -45,7 +45,7 @@ from dither.accounting.rdp import (
     renyi_divergences,
     renyi_epsilon,
 )
-from dither.types import FloatArray, PrivacyBound
+from dither.types import FloatArray, PrivacyBound, adjacency_of
 
 __all__ = [
     "ACCOUNTANTS",
@@ -259,6 +259,6 @@ def _bound(
         lower=lower,
         accountant=accountant,
         sampling="full" if isinstance(q, float) and q == 1.0 else sampling,
-        adjacency="replace-one" if sampling == "fixed" else "add-remove",
+        adjacency=adjacency_of(sampling),
         is_upper_bound=proven and math.isfinite(epsilon),
     )

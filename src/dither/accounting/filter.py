@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike
 from dither import validate
 from dither.accounting.pld import KINDS, least_noise, sensitivity
 from dither.accounting.rdp import conversion, step_divergence
-from dither.types import FloatArray, PrivacyBound
+from dither.types import FloatArray, PrivacyBound, adjacency_of
 
 LARGEST_ORDER = 1e5
 
@@ -104,7 +104,7 @@ class RenyiSums(ABC):
         return np.nextafter(total, np.inf)
 
     def _bound(self, epsilon: float, accountant: str) -> PrivacyBound:
-        adjacency = "replace-one" if self._sampling == "fixed" else "add-remove"
+        adjacency = adjacency_of(self._sampling)
         return PrivacyBound(epsilon, self._delta, accountant, self._sampling, adjacency)
 
 

@@ -19,7 +19,7 @@ from dither.planning.serialization import (
     to_json_value,
 )
 from dither.schedules import Constant
-from dither.types import FloatArray, PrivacyBound, Released, Schedule, SpentSoFar
+from dither.types import FloatArray, PrivacyBound, Released, Schedule, SpentSoFar, adjacency_of
 
 _FORMAT = "dither-plan-1"
 
@@ -79,8 +79,9 @@ class Plan:
                 sampling=self.sampling,
                 accountant=self.accountant,
             )
-        adjacency = "replace-one" if self.sampling == "fixed" else "add-remove"
-        return PrivacyBound(math.inf, 0.0, "none", self.sampling, adjacency, is_upper_bound=False)
+        return PrivacyBound(
+            math.inf, 0.0, "none", self.sampling, adjacency_of(self.sampling), is_upper_bound=False
+        )
 
     @property
     def steps(self) -> int:
