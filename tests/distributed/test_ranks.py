@@ -165,7 +165,7 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         for case in ("order", "length", "fetched length", "fetched split"):
             assert "dataset must be the same on every rank, in the same order" in found[case]
         for case in ("kinds", "keys of some"):
-            assert f"as a whole, a Shard or a Shard with keys, {different}" in found[case]
+            assert f"complete, a Shard or a Shard with keys, {different}" in found[case]
         for case in ("a key in common", "a name in common", "a number and its digits"):
             assert "keys must be different for all records of all ranks" in found[case]
         assert "train_linear is for one process" in found["linear"]
@@ -200,9 +200,9 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         (["0", *range(19)], "got one that occurs twice"),
         (range(19), "one entry per record"),
         (np.zeros((20, 2), int), "one entry per record"),
-        (np.arange(20.0), "whole numbers or strings"),
-        ([None, *range(19)], "whole numbers or strings"),
-        ([True] * 20, "whole numbers or strings"),
+        (np.arange(20.0), "integers or strings"),
+        ([None, *range(19)], "integers or strings"),
+        ([True] * 20, "integers or strings"),
     ],
 )
 def test_keys_of_one_process(keys: Any, message: str | None) -> None:

@@ -139,11 +139,13 @@ def test_early_ends_do_not_let_in_what_the_filter_would_have_refused(tmp_path: P
         ledger.register(plan(2.0, 2))
 
 
-def test_a_cap_below_what_open_runs_were_promised(tmp_path: Path) -> None:
+def test_a_cap_below_what_open_runs_have_registered(tmp_path: Path) -> None:
     ledger, made = new(tmp_path), plan()
     account = ledger.register(made)
     pay(account, made, last=1)
-    with pytest.raises(BudgetExceededError, match="must not be below what open runs were promised"):
+    with pytest.raises(
+        BudgetExceededError, match="must not be below what open runs have registered"
+    ):
         ledger.cap(0.5 * made.bound.epsilon, 1e-5)
     account.end()
     ledger.cap(0.01, 1e-5)

@@ -176,7 +176,7 @@ def test_an_older_loop_does_not_go_on_beside_a_newer_one() -> None:
     newer = run.batches()
     step(run, next(older))  # the newer one was not begun
     step(run, next(newer))
-    with pytest.raises(StepError, match="was called again: go on with what it returned last"):
+    with pytest.raises(StepError, match="was called again: continue with what"):
         next(older)
     assert run.step == 3
 

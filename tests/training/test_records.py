@@ -25,10 +25,10 @@ from torch.utils.data import (
 
 from dither.training.records import (
     InMemory,
-    checked_pair,
+    check_pair,
     part_of,
     records_of,
-    warn_of_other_size,
+    warn_of_dataset_size,
 )
 
 Pair = namedtuple("Pair", "inputs targets")
@@ -135,7 +135,7 @@ def test_every_kind_of_dataset_gives_the_same_batches(source: str, collate_fn: A
     assert records.length == N
     draws = [np.array([4, 7, 31]), np.array([0]), np.array([39, 2])]
     for draw, batch in zip(draws, records.batches(draws), strict=True):
-        found = checked_pair(batch)
+        found = check_pair(batch)
         assert torch.equal(found[0], inputs[draw])
         assert torch.equal(found[1], targets[draw])
         assert [type(each) for each in found] == [Tensor, Tensor]
@@ -229,11 +229,11 @@ class TestContainers:
             batch = batch_of({"x": inputs, "y": targets}, collate_fn=collate)
             assert torch.equal(batch["x"], 2.0 * data()[0][[4, 7, 31]])
 
-    def test_checked_pair(self) -> None:
-        assert checked_pair([1, 2]) == checked_pair((1, 2)) == (1, 2)
+    def test_check_pair(self) -> None:
+        assert check_pair([1, 2]) == check_pair((1, 2)) == (1, 2)
         for wrong in ([1], torch.zeros(2), {"x": 1, "y": 2}):
             with pytest.raises(TypeError, match=r"dataset must be of \(inputs, targets\)"):
-                checked_pair(wrong)
+                check_pair(wrong)
 
 
 class TestMemory:
@@ -439,10 +439,10 @@ class TestRefusals:
     def test_another_number_of_records_than_planned(self) -> None:
         plan: Any = SimpleNamespace(dataset_size=1_000)
         for length in (500, 1_000, 2_000):
-            warn_of_other_size(plan, length, stacklevel=2)
+            warn_of_dataset_size(plan, length, stacklevel=2)
         for length in (499, 2_001):
             with pytest.warns(UserWarning, match="another number of records than the plan, 1,000"):
-                warn_of_other_size(plan, length, stacklevel=2)
+                warn_of_dataset_size(plan, length, stacklevel=2)
 
 
 LENGTHS = [3, 9, 5, 2, 9, 7, 4, 6, 1, 8]
@@ -657,7 +657,7 @@ class TestCollateFn:
             _, second = records.batches(draws)
         assert len(caught) == 1
         assert not any(character.isdigit() for character in str(caught[0].message))
-        assert len(checked_pair(tuple(second))) >= 2
+        assert len(check_pair(tuple(second))) >= 2
         assert [*records.batches(draws)]
         batch_of(images(texts()), range(count), collate_fn=collate_fn)
 

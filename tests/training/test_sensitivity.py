@@ -201,8 +201,8 @@ def test_views_made_record_by_record_are_the_same() -> None:
     ],
     ids=["standardised", "of others", "by the largest", "mixed up"],
 )
-def test_views_that_mix_records_are_refused(augment: Any) -> None:
-    with pytest.raises(ValueError, match="views of a record from that record alone"):
+def test_augmented_copies_that_mix_records_are_refused(augment: Any) -> None:
+    with pytest.raises(ValueError, match="copies of a record from that record alone"):
         sums_of(plain, records(50.0), augment=augment)
 
 

@@ -47,7 +47,7 @@ def test_it_is_the_loop_that_one_would_write() -> None:
 def test_private_digits_are_learnt() -> None:
     digits = load("digits")
     plan = dither.plan(
-        epsilon=8.0, delta=1e-5, dataset_size=len(digits.train), batch_size=128, epochs=12,
+        epsilon=8.0, delta=1e-5, dataset_size=len(digits.train), batch_size=128, epochs=6,
         stepsizes=dither.schedules.Linear(2.0, 0.1),
     )  # fmt: skip
     assert digits.test is not None

@@ -101,11 +101,11 @@ class Ledger:
         return self._state().total(validate.probability(delta=delta), names)
 
     def cap(self, epsilon: float, delta: float) -> None:
-        """Let all runs together cost (ε, δ) at most.
+        """Limit what all runs together may cost to (ε, δ).
 
         Args:
             epsilon: ε; a cap below what is spent already lets no further run begin, and one below
-                what open runs were promised is refused.
+                what open runs have registered is refused.
             delta: δ.
         """
         epsilon = validate.positive(epsilon=epsilon)
@@ -152,12 +152,12 @@ class Ledger:
         def entry(state: LedgerState) -> RunEntry:
             if run in state.runs:
                 raise validate.InvalidValueError(f"name must be new in the ledger, got {run!r}")
-            made = RunEntry(
+            run_entry = RunEntry(
                 run, plan.fingerprint, plan.sampling, plan.sample_rate, noise, bound.epsilon,
                 bound.delta, is_seeded, now(),
             )  # fmt: skip
-            state.check_cap(RunState(made, noise, state.has_spent))
-            return made
+            state.check_cap(RunState(run_entry, noise, state.has_spent))
+            return run_entry
 
         self.append(entry)
 
@@ -211,18 +211,18 @@ class Ledger:
         """Add an entry that is made from the state; made again if the state changes meanwhile.
 
         Making it may take a while, and others may write in that time: costs of steps, which were
-        promised before and change nothing, or something that has to be looked at again.
+        registered before and change nothing, or entries that must be considered again.
         """
         while True:
             state = self._state()
-            made, seen = entry(state), _decisive(state)
+            new, seen = entry(state), _decisive(state)
 
             def check(state: LedgerState, seen: object = seen) -> None:
                 if _decisive(state) != seen:
                     raise _ChangedError
 
             with suppress(_ChangedError), self._mutex:
-                self._store.append(made, check)
+                self._store.append(new, check)
                 return
 
     def append_at_once(self, entry: Entry, check: Callable[[LedgerState], None]) -> None:
@@ -250,7 +250,7 @@ class _ChangedError(Exception):
 
 
 def _decisive(state: LedgerState) -> object:
-    """Return all of a state but the number of steps, as far as they were promised before."""
+    """Return all of a state but the number of steps, as far as they were registered before."""
     runs = [(name, run.noise, run.is_open) for name, run in state.runs.items()]
     closed = [tuple(run.spent) for run in state.runs.values() if not run.is_open]
     return state.cap, state.has_spent, runs, closed

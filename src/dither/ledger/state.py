@@ -37,7 +37,7 @@ class RunState:
     Attributes:
         entry: how it was registered.
         noise: the least noise of its steps by its latest plan, those that were spent first.
-        spent: the noise of the steps that were paid for.
+        spent: the noise of the steps that were charged.
         came_later: whether something had been spent when it was registered.
         is_open: whether it may still spend.
     """
@@ -49,25 +49,25 @@ class RunState:
     is_open: bool = True
 
     @property
-    def is_part(self) -> bool:
-        """Whether not all of its steps were paid for."""
+    def is_incomplete(self) -> bool:
+        """Whether not all of its steps were charged."""
         return len(self.spent) < len(self.noise)
 
-    def promised(self) -> Sequence[float]:
-        """Return the least noise of all its steps, paid for or not; 0 where nothing protects."""
+    def planned_noise(self) -> Sequence[float]:
+        """Return the least noise of all its steps, charged or not; 0 if it claims no privacy."""
         return self.noise if math.isfinite(self.entry.epsilon) else (0.0,) * len(self.noise)
 
-    def counted(self) -> Sequence[float]:
-        """Return the least noise of the steps that were paid for.
+    def spent_noise(self) -> Sequence[float]:
+        """Return the least noise of the steps that were charged.
 
-        Noise that was chosen on the way is more than that; but how much more follows what was
-        released, and is not to be composed as if it had been known.
+        Noise that was chosen during the run is more than that; but how much more depends on the
+        releases, and must not be composed as if it had been fixed.
         """
-        return self.promised()[: len(self.spent)]
+        return self.planned_noise()[: len(self.spent)]
 
-    def committed(self) -> Sequence[float]:
-        """Return the least noise of the steps that have been, or may still be, paid for."""
-        return self.promised() if self.is_open else self.counted()
+    def committed_noise(self) -> Sequence[float]:
+        """Return the least noise of the steps that were or may still be charged."""
+        return self.planned_noise() if self.is_open else self.spent_noise()
 
 
 @dataclass
@@ -79,7 +79,7 @@ class LedgerState:
 
     @property
     def has_spent(self) -> bool:
-        """Whether any step was paid for."""
+        """Whether any step was charged."""
         return any(run.spent for run in self.runs.values())
 
     @property
@@ -108,7 +108,7 @@ class LedgerState:
         if run is None:
             raise DamagedLedgerError(f"ledger has no run called {entry.run!r}, but a cost of it")
         if isinstance(entry, StepEntry):
-            if not run.is_open or entry.step != len(run.spent) or not run.is_part:
+            if not run.is_open or entry.step != len(run.spent) or not run.is_incomplete:
                 raise DamagedLedgerError(f"ledger has a step of run {entry.run!r} out of its order")
             run.spent.append(entry.noise)
         elif isinstance(entry, PlanEntry):
@@ -120,30 +120,32 @@ class LedgerState:
         """Return what was spent by all runs together, or by some of them."""
         runs = [run for name, run in self.runs.items() if names is None or name in names]
         if any(run.came_later for run in runs) and len(runs) > 1:
-            return self._bound([(run, run.counted()) for run in runs], delta, "adaptive")
-        # A run that was ended before its plan may have been ended by its results: only the whole
+            return self._bound([(run, run.spent_noise()) for run in runs], delta, "adaptive")
+        # A run that was ended before its plan may have been ended by its results: only the full
         # plan's cost holds wherever it ends.
         steps = [
-            (run, run.counted() if run.is_open else run.promised()) for run in runs if run.spent
+            (run, run.spent_noise() if run.is_open else run.planned_noise())
+            for run in runs
+            if run.spent
         ]
         found = self._bound(steps, delta, "fixed")
-        is_part = any(run.is_open and run.is_part and run.spent for run in runs)
-        return SpentSoFar(**asdict(found)) if is_part else found
+        is_incomplete = any(run.is_open and run.is_incomplete and run.spent for run in runs)
+        return SpentSoFar(**asdict(found)) if is_incomplete else found
 
     def check_cap(self, run: RunState) -> None:
-        """Raise if a run, with all that was spent or promised before it, would pass the cap."""
+        """Raise if a run, with all that was spent or registered before it, would pass the cap."""
         others = [each for name, each in self.runs.items() if name != run.entry.run]
         for other in others[:1]:
             if other.entry.sampling != run.entry.sampling:
                 raise BudgetExceededError(
                     f"run {run.entry.run!r} has {run.entry.sampling} sampling, but the ledger has "
-                    f"{other.entry.sampling}: their claims are about other neighbours, and do not "
+                    f"{other.entry.sampling}: their claims have different adjacencies, and do not "
                     "add up; keep them in two ledgers"
                 )
         if self.cap is None:
             return
         adaptive = self.composition == "adaptive" or run.came_later
-        found = self._promised((*others, run), self.cap.delta, adaptive=adaptive)
+        found = self._planned_epsilon((*others, run), self.cap.delta, adaptive=adaptive)
         if not found <= self.cap.epsilon:
             how = (
                 "as it is planned after others have spent, by a filter"
@@ -156,25 +158,25 @@ class LedgerState:
             )
 
     def check_new_cap(self, epsilon: float, delta: float) -> None:
-        """Raise if runs that are open were promised more than a new cap would allow."""
-        if not any(run.is_open and run.is_part for run in self.runs.values()):
+        """Raise if runs that are open have registered more than a new cap would allow."""
+        if not any(run.is_open and run.is_incomplete for run in self.runs.values()):
             return
         adaptive = self.composition == "adaptive"
-        found = self._promised([*self.runs.values()], delta, adaptive=adaptive)
+        found = self._planned_epsilon([*self.runs.values()], delta, adaptive=adaptive)
         if not found <= epsilon:
             raise BudgetExceededError(
-                f"the cap must not be below what open runs were promised, ε = {found:.4g} at "
+                f"the cap must not be below what open runs have registered, ε = {found:.4g} at "
                 f"δ = {delta:g}, got ε = {epsilon:g}: let them end first"
             )
 
-    def _promised(self, runs: Sequence[RunState], delta: float, *, adaptive: bool) -> float:
+    def _planned_epsilon(self, runs: Sequence[RunState], delta: float, *, adaptive: bool) -> float:
         """Return ε of all that runs have spent or may still spend."""
         if not adaptive:
-            return self._bound([(run, run.promised()) for run in runs], delta, "fixed").epsilon
+            return self._bound([(run, run.planned_noise()) for run in runs], delta, "fixed").epsilon
         # The filter must have held for the first runs whatever came of them.
-        first = [(run, run.promised()) for run in runs if not run.came_later]
-        whole = [(run, run.committed()) for run in runs]
-        return max(self._bound(each, delta, "adaptive").epsilon for each in (first, whole))
+        first = [(run, run.planned_noise()) for run in runs if not run.came_later]
+        every = [(run, run.committed_noise()) for run in runs]
+        return max(self._bound(each, delta, "adaptive").epsilon for each in (first, every))
 
     def _bound(
         self,

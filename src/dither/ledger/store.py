@@ -1,8 +1,8 @@
-"""Where entries are kept: an SQLite file that only grows, and a mark of how far it has grown.
+"""The file of a ledger: an SQLite table that only grows, and a mark with its length.
 
 Every entry carries a hash of itself and of all before it. How many there are, and the last hash,
 are also in a small file beside the database: a database that has lost entries, because a part of it
-or of its journal was damaged, is found out by having fewer.
+or of its journal was damaged, has fewer.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class Store:
 
     Args:
         path: the file.
-        is_new: whether the file may be made.
+        is_new: whether the file may be created.
 
     Attributes:
         state: what the entries add up to.
@@ -47,7 +47,7 @@ class Store:
         self._number, self._last = 0, _START
         if not is_new and not path.is_file():
             raise DamagedLedgerError(f"ledger {str(path)!r} was not found")
-        with self._naming():
+        with self._translating_errors():
             self._database = sqlite3.connect(
                 path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
             )
@@ -57,7 +57,7 @@ class Store:
 
     def refresh(self) -> LedgerState:
         """Read what was added since, by whichever process."""
-        with self._naming():
+        with self._translating_errors():
             self._read()
         return self.state
 
@@ -65,7 +65,7 @@ class Store:
         """Return all entries, the oldest first."""
         self.refresh()
         query = "SELECT kind, version, body FROM entries WHERE number < ? ORDER BY number"
-        with self._naming():
+        with self._translating_errors():
             rows = self._database.execute(query, (self._number,)).fetchall()
         return [from_text(*row) for row in rows]
 
@@ -77,7 +77,7 @@ class Store:
         kind, body = to_text(entry)
         if _identity(self.path) != self._file:
             raise LedgerWriteError(f"ledger {str(self.path)!r} was deleted or replaced")
-        with self._naming(), self._locked():
+        with self._translating_errors(), self._locked():
             self._read()
             check(self.state)
             if not self._mark_path.exists():
@@ -90,11 +90,11 @@ class Store:
         self._write_mark(self._number, self._last)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._database.close()
 
     def _prepare(self, is_new: bool) -> None:
-        """See that it is a ledger before anything of it is touched, or make it one."""
+        """Check that the file is a ledger before it is changed, or make it one."""
         database = self._database
         tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         found = database.execute("PRAGMA application_id").fetchone()[0]
@@ -113,7 +113,7 @@ class Store:
             raise self._damaged(str(problem))
 
     def _read(self) -> None:
-        """Read new rows, and see that none that was there before is missing."""
+        """Read new rows, and check that no earlier one is missing."""
         number, expected = self._read_mark()  # before the rows: others may add to both
         query = "SELECT number, version, kind, body, hash FROM entries WHERE number >= ? ORDER BY 1"
         for row in self._database.execute(query, (self._number,)).fetchall():
@@ -161,7 +161,7 @@ class Store:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other writers out; all or nothing of what is done inside stays."""
+        """Lock out other writers; the changes inside are committed together or not at all."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -171,8 +171,8 @@ class Store:
                 self._database.execute("ROLLBACK")
 
     @contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Say which file it was, in one line."""
+    def _translating_errors(self) -> Iterator[None]:
+        """Name the file in the errors of SQLite."""
         try:
             yield
         except sqlite3.OperationalError as problem:
@@ -190,7 +190,7 @@ class Store:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return which file a path means now."""
+    """Return which file a path refers to."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -70,7 +70,7 @@ def find_claim(files: RunFiles) -> tuple[Claim, list[str]]:
             f"ε = {rounded(larger.epsilon, 4)} at δ = {rounded(larger.delta, 3)}. The larger is "
             "reported."
         )
-    is_full_plan = view.run.is_open and view.run.is_part
+    is_full_plan = view.run.is_open and view.run.is_incomplete
     verdict = _verdict(files, view.full_plan)
     return Claim(verdict, larger, recorded, view.spent, is_full_plan), warnings
 
@@ -96,7 +96,7 @@ def _disagreements(files: RunFiles, view: LedgerView, run: RunState) -> Iterator
     if result is None:
         return
     # A run that ended early may have ended with a plan that was not registered any more.
-    is_known = result.fingerprint in view.fingerprints or (run.is_part and plan is not None)
+    is_known = result.fingerprint in view.fingerprints or (run.is_incomplete and plan is not None)
     if not is_known:
         yield f"{RESULT} is of a plan that the ledger does not have for this run."
     if result.steps > len(run.spent):

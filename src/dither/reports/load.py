@@ -202,7 +202,7 @@ def _about(directory: Path, text: str) -> About:
     return About(
         run=str(found["run"]),
         ledger=found["ledger"],
-        is_moved=found["folder"] != directory.stat().st_ino,
+        is_moved=found["inode"] != directory.stat().st_ino,
         derived_from_private_data=tuple(found["derived_from_private_data"]),
         sessions=tuple(
             {"time": session["time"], "versions": dict(session["versions"])}
@@ -338,7 +338,10 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
     if not run.is_open and run.spent:
         return spent, spent
     full_plan = accounting.epsilon(
-        run.promised(), sample_rate=entry.sample_rate, delta=entry.delta, sampling=entry.sampling
+        run.planned_noise(),
+        sample_rate=entry.sample_rate,
+        delta=entry.delta,
+        sampling=entry.sampling,
     )
     # A filter's ε may be above the cost of its least noise.
     return spent, replace(full_plan, epsilon=max(full_plan.epsilon, entry.epsilon), lower=None)

@@ -1,4 +1,4 @@
-"""Private training: a loop of one's own with `make_private`, or one call of `train`."""
+"""Private training: your own loop with `make_private`, or one call of `train`."""
 
 from dither.training.distributed import Shard
 from dither.training.errors import RankLostError, StepError

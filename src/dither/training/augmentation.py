@@ -1,4 +1,4 @@
-"""Augmentation multiplicity: several views of every record, averaged before they are clipped."""
+"""Augmentation multiplicity: gradients of copies of a record are averaged before clipping."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,17 +10,17 @@ from dither.clipping.independence import IndependenceCheck
 from dither.validate import InvalidValueError
 
 Augment = Callable[[Tensor], Tensor]
-"""From records to (records, views, …)."""
+"""From records to (records, multiplicity, …)."""
 
 
 class Augmentation:
-    """Makes the views of a batch; the first batch shows that each comes from its own record."""
+    """Augments batches; the first shows that every copy comes from its own record alone."""
 
     def __init__(self, augment: Augment) -> None:
         self._augment, self._is_checked = augment, False
 
-    def views_of(self, batch: Any, records: int) -> tuple[Any, int]:
-        """Return a batch of one row per view, and the number of views of a record."""
+    def apply(self, batch: Any, records: int) -> tuple[Any, int]:
+        """Return a batch with one row per augmented copy, and the number of copies per record."""
         if not isinstance(batch, tuple | list) or not isinstance(batch[0], Tensor):
             raise InvalidValueError(
                 "augment needs a dataset of (inputs, targets, …) whose inputs are one tensor"
@@ -28,29 +28,31 @@ class Augmentation:
         inputs, check = batch[0], None
         if not self._is_checked and records > 1:
             check = IndependenceCheck(nn.Module(), self._augment, (inputs,), {}, records)
-        made = _checked(self._augment(inputs), inputs)
+        copies = _check_copies(self._augment(inputs), inputs)
         if check is not None:
-            if check.result([made]).mixed:
+            if check.result([copies]).mixed:
                 raise InvalidValueError(
-                    "augment must make the views of a record from that record alone, and from "
+                    "augment must make the copies of a record from that record alone, and from "
                     "torch's random numbers, but they change when other records of the batch do"
                 )
             self._is_checked = True
-        views = made.shape[1]
-        others = map_tensors(tuple(batch[1:]), lambda tensor: tensor.repeat_interleave(views, 0))
-        return (made.flatten(0, 1), *others), views
+        multiplicity = copies.shape[1]
+        others = map_tensors(
+            tuple(batch[1:]), lambda tensor: tensor.repeat_interleave(multiplicity, 0)
+        )
+        return (copies.flatten(0, 1), *others), multiplicity
 
 
-def _checked(made: object, inputs: Tensor) -> Tensor:
+def _check_copies(copies: object, inputs: Tensor) -> Tensor:
     if (
-        isinstance(made, Tensor)
-        and made.dim() == inputs.dim() + 1
-        and len(made) == len(inputs)
-        and made.shape[1] > 0
+        isinstance(copies, Tensor)
+        and copies.dim() == inputs.dim() + 1
+        and len(copies) == len(inputs)
+        and copies.shape[1] > 0
     ):
-        return made
-    got = f"{made.dim()} dimensions" if isinstance(made, Tensor) else type(made).__name__
+        return copies
+    got = f"{copies.dim()} dimensions" if isinstance(copies, Tensor) else type(copies).__name__
     raise InvalidValueError(
-        f"augment must return the views of all records as (records, views, …), got {got} for "
+        f"augment must return the shape (records, multiplicity, …), got {got} for "
         f"inputs of {inputs.dim()} dimensions"
     )

@@ -1,4 +1,4 @@
-"""Averages of the iterates: post-processing of what was released, so they cost nothing."""
+"""Averages of the iterates: post-processing of releases, at no privacy cost."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from dither.validate import choice
 
 
 class Averaging(Protocol):
-    """How much of the average the newest iterate is."""
+    """The weight of the newest iterate in the average."""
 
     def share(self, step: int, steps: int) -> float:
         """Return the weight of the iterate after ``step`` of ``steps`` steps, in [0, 1]."""
@@ -73,7 +73,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the iterate after that many steps."""
+        """Add the iterate after that many steps."""
         if self._how is None:
             return
         share = self._how.share(step, self._steps)
@@ -85,16 +85,16 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the average while something is measured."""
+        """Use the average as the model's parameters inside the ``with``."""
         iterate = {name: p.detach().clone() for name, p in trainable(self._model).items()}
-        self.put()
+        self.apply()
         try:
             yield
         finally:
             self._load(iterate)
 
-    def put(self) -> None:
-        """Give the average to the model."""
+    def apply(self) -> None:
+        """Set the model's parameters to the average."""
         self._load(self.mean)
 
     @torch.no_grad()

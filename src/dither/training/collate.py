@@ -77,19 +77,19 @@ def _compare(collate_fn: CollateFn, records: list[Any], seed: int) -> tuple[Find
     Also return whether random numbers were drawn from the generators of torch, numpy or Python.
     """
     n = len(records)
-    (whole, drawn), (again, _) = (_collated(collate_fn, records, seed) for _ in range(2))
-    is_random = drawn != _collated(lambda _: None, [], seed)[1]
-    if not all(_is_close(a, b) for a, b in zip(whole, again, strict=True)):
+    (original, drawn), (again, _) = (_collate(collate_fn, records, seed) for _ in range(2))
+    is_random = drawn != _collate(lambda _: None, [], seed)[1]
+    if not all(_is_close(a, b) for a, b in zip(original, again, strict=True)):
         return "fine", False
-    larger, _ = _collated(collate_fn, [*records, records[-1]], seed)
-    lengths = [(*a.shape[:1], *b.shape[:1]) for a, b in zip(whole, larger, strict=True)]
+    larger, _ = _collate(collate_fn, [*records, records[-1]], seed)
+    lengths = [(*a.shape[:1], *b.shape[:1]) for a, b in zip(original, larger, strict=True)]
     finding: Finding = "fine"
-    for kept in _kept_places(records):
+    for kept in _places_to_keep(records):
         nearest = [kept[np.abs(kept - i).argmin()] for i in range(n)]
-        other, drawn_now = _collated(collate_fn, [records[i] for i in nearest], seed)
+        other, drawn_now = _collate(collate_fn, [records[i] for i in nearest], seed)
         # The first record alone gets the same random numbers as before in any order of the rows.
         is_comparable = drawn_now == drawn and (not is_random or kept[-1] == 0)
-        for a, b, length in zip(whole, other, lengths, strict=True):
+        for a, b, length in zip(original, other, lengths, strict=True):
             if length != (n, n + 1):
                 continue  # not one row per record
             if a.shape != b.shape:
@@ -99,7 +99,7 @@ def _compare(collate_fn: CollateFn, records: list[Any], seed: int) -> tuple[Find
     return finding, is_random
 
 
-def _kept_places(records: list[Any]) -> list[NDArray[np.int64]]:
+def _places_to_keep(records: list[Any]) -> list[NDArray[np.int64]]:
     """Return places to keep in turn, of records that are sorted, the longest first."""
     sizes = [_size(record) for record in records]
     places, longest = np.arange(len(sizes)), sizes.count(sizes[0])
@@ -107,12 +107,12 @@ def _kept_places(records: list[Any]) -> list[NDArray[np.int64]]:
     return [places[:1], shorter, places[::2], places[1::2]]
 
 
-def _collated(collate_fn: CollateFn, records: list[Any], seed: int) -> tuple[list[Tensor], Any]:
+def _collate(collate_fn: CollateFn, records: list[Any], seed: int) -> tuple[list[Tensor], Any]:
     """Return the tensors of a batch, and the random numbers that would be drawn next.
 
     The generators of torch, numpy and Python, and the records, are left as they were.
     """
-    copies = [plain(record, _copied) for record in records]
+    copies = [plain(record, _copy_leaf) for record in records]
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices), warnings.catch_warnings(action="ignore"):
@@ -128,7 +128,7 @@ def _collated(collate_fn: CollateFn, records: list[Any], seed: int) -> tuple[lis
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)], following
 
 
-def _copied(leaf: Any) -> Any:
+def _copy_leaf(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) else copy.copy(leaf)
 
 

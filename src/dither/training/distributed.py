@@ -1,8 +1,8 @@
 """The processes of a run: one alone, or the ranks of torch.distributed's default process group.
 
 Each rank draws from its own records and sums their clipped gradients. The sums are reduced to rank
-0, which pays for the step, adds the noise once and broadcasts the release. Only rank 0 holds the
-sum over all ranks, and it holds no other rank's own.
+0, which charges the step, adds the noise once and broadcasts the release. Only rank 0 holds the sum
+over all ranks, and it holds no other rank's own sum.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from dither.training.records import Records, part_of, records_of
 from dither.validate import InvalidTypeError, InvalidValueError
 
 T = TypeVar("T")
-_COMPARED_ROWS, _KIND = 64, "dataset, as a whole, a Shard or a Shard with keys,"
+_COMPARED_ROWS, _KIND = 64, "dataset, complete, a Shard or a Shard with keys,"
 
 
 class Ranks:
@@ -36,7 +36,7 @@ class Ranks:
 
     @property
     def is_rank_zero(self) -> bool:
-        """Whether this is the rank that pays and releases."""
+        """Whether this is the rank that charges and releases."""
         return self.rank == 0
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
@@ -44,17 +44,17 @@ class Ranks:
         if self.size == 1:
             return work()
         if not self.is_rank_zero:
-            refusal, result = self._broadcast_objects(None, None)
-            if refusal is not None:
-                raise RankZeroError(f"rank 0 has refused: {refusal}")
-            return result  # type: ignore[no-any-return]
+            error, received = self._broadcast_objects(None, None)
+            if error is not None:
+                raise RankZeroError(f"rank 0 has refused: {error}")
+            return received  # type: ignore[no-any-return]
         try:
-            made = work()
+            result = work()
         except Exception as problem:
             self._broadcast_objects(f"{type(problem).__name__}: {problem}", None)
             raise
-        self._broadcast_objects(None, made)
-        return made
+        self._broadcast_objects(None, result)
+        return result
 
     def reduce_sums(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the sums over all ranks on rank 0, and zeros on the others."""
@@ -67,7 +67,7 @@ class Ranks:
             return dict(sums)
         own = [*sums.values()]
         flat = torch.cat([each.reshape(-1) for each in own])
-        with _ranks_reached():
+        with _reaching_ranks():
             dist.reduce(flat, dst=0)
         if not self.is_rank_zero:
             flat.zero_()  # partial sums of others pass through here
@@ -80,7 +80,7 @@ class Ranks:
         for dtype in sorted({each.dtype for each in tensors.values()}, key=str):
             own = [each for each in tensors.values() if each.dtype == dtype]
             flat = torch.cat([each.reshape(-1) for each in own])
-            with _ranks_reached():
+            with _reaching_ranks():
                 dist.broadcast(flat, src=0)
             for each, part in zip(own, _split_like(flat, own), strict=True):
                 each.copy_(part)
@@ -90,13 +90,13 @@ class Ranks:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        with _ranks_reached():
+        with _reaching_ranks():
             dist.all_gather_object(values, value)
         return values
 
     def _broadcast_objects(self, *objects: Any) -> list[Any]:
         received = [*objects]
-        with _ranks_reached():
+        with _reaching_ranks():
             dist.broadcast_object_list(received, src=0)
         return received
 
@@ -114,15 +114,15 @@ def _split_like(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 @contextmanager
-def _ranks_reached() -> Iterator[None]:
-    """Say in plain words that other ranks cannot be reached."""
+def _reaching_ranks() -> Iterator[None]:
+    """Raise `RankLostError` if other ranks cannot be reached."""
     try:
         yield
     except (RuntimeError, ValueError) as problem:  # torch raises the latter if there is no group
         raise RankLostError(
             "another rank has died or ended, was silent for longer than the process group's "
-            "time-out, or the group was destroyed before the run was over; a run with a folder "
-            "goes on from its last checkpoint with resume=True, on the command line --resume"
+            "time-out, or the group was destroyed before the run was over; a run with a directory "
+            "continues from its last checkpoint with resume=True, on the command line --resume"
         ) from problem
 
 
@@ -131,8 +131,8 @@ def _ranks_reached() -> Iterator[None]:
 class Shard:
     """Declares that a dataset has this rank's records, which no other rank has.
 
-    Without it every rank of a process group must pass the same, whole dataset, of which each takes
-    its own part.
+    Without it every rank of a process group must pass the same complete dataset, and each takes its
+    own part.
 
     Guarantees: with ``keys``, shards that share a key are refused, and so is a key that occurs
     twice in a shard. Without them nothing is compared: a record that two ranks hold counts twice,
@@ -140,7 +140,7 @@ class Shard:
 
     Args:
         dataset: what `make_private` takes as a dataset; it may be empty if it is in memory.
-        keys: one id per record, in their order: a sequence or an array of whole numbers or strings.
+        keys: one id per record, in their order: a sequence or an array of integers or strings.
             Ranks compare hashes of them.
     """
 
@@ -149,11 +149,11 @@ class Shard:
 
 
 def own_records(dataset: Any, ranks: Ranks, **settings: Any) -> Records:
-    """Return this rank's part of the whole dataset, or its shard; settings are of `records_of`."""
+    """Return this rank's part of the dataset, or its shard; settings are those of `records_of`."""
     if not isinstance(dataset, Shard):
         records = records_of(dataset, **settings)
-        check_same(ranks, {_KIND: "whole"})
-        _check_whole(ranks, dataset, records)
+        check_same(ranks, {_KIND: "complete"})
+        _check_complete(ranks, dataset, records)
         return part_of(records, ranks.rank, ranks.size)
     records = records_of(dataset.dataset, may_be_empty=ranks.size > 1, **settings)
     check_same(ranks, {_KIND: "a Shard" if dataset.keys is None else "a Shard with keys"})
@@ -184,9 +184,9 @@ def check_rank_zero_has(ranks: Ranks, **given: object) -> None:
 
 def check_same(ranks: Ranks, own: Mapping[str, object]) -> None:
     """Raise on every rank unless all have the same value of everything."""
-    everybody = ranks.all_gather(dict(own))
+    gathered = ranks.all_gather(dict(own))
     for name in own:
-        if any(each[name] != own[name] for each in everybody):
+        if any(each[name] != own[name] for each in gathered):
             raise InvalidValueError(f"{name} must be the same on every rank, got different ones")
 
 
@@ -226,7 +226,7 @@ def check_same_run(
         ranks.broadcast(state)
 
 
-def _check_whole(ranks: Ranks, dataset: Any, records: Records) -> None:
+def _check_complete(ranks: Ranks, dataset: Any, records: Records) -> None:
     """Raise on every rank if they do not take their parts of the same dataset.
 
     Compared are lengths, the indices of a ``Subset`` (``random_split`` returns such), and a few
@@ -251,7 +251,7 @@ def _check_whole(ranks: Ranks, dataset: Any, records: Records) -> None:
     ):
         raise InvalidValueError(
             "dataset must be the same on every rank, in the same order, got different ones: every "
-            "rank takes its part of the whole; shuffle and split with the same seed on all. For "
+            "rank takes its own part; shuffle and split with the same seed on all. For "
             "ranks with records of their own, pass dither.training.Shard(dataset)"
         )
 
@@ -264,15 +264,15 @@ def _are_close(one: Tensor, other: Tensor) -> bool:
 
 def _check_keys(ranks: Ranks, keys: Any, length: int) -> None:
     """Raise on every rank if a key occurs twice; a number is the same key as its digits."""
-    found = np.asarray(keys)
-    if found.shape != (length,):
+    array = np.asarray(keys)
+    if array.shape != (length,):
         raise InvalidValueError("keys must have one entry per record of the Shard, got others")
-    is_key = [isinstance(each, int | np.integer | str) for each in found.tolist()]
-    if not all(is_key) or found.dtype == bool:
-        raise InvalidTypeError("keys must be whole numbers or strings, got others")
-    hashes = [blake2b(str(key).encode(), digest_size=16).digest() for key in found.tolist()]
-    everybody = np.concatenate(ranks.all_gather(np.array(hashes, "S16")))
-    if np.unique(everybody).size < everybody.size:
+    is_key = [isinstance(each, int | np.integer | str) for each in array.tolist()]
+    if not all(is_key) or array.dtype == bool:
+        raise InvalidTypeError("keys must be integers or strings, got others")
+    hashes = [blake2b(str(key).encode(), digest_size=16).digest() for key in array.tolist()]
+    gathered = np.concatenate(ranks.all_gather(np.array(hashes, "S16")))
+    if np.unique(gathered).size < gathered.size:
         raise InvalidValueError(
             "keys must be different for all records of all ranks, got one that occurs twice: a "
             "record that is there twice counts twice, and the plan protects records that count once"

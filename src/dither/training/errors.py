@@ -1,12 +1,12 @@
-"""What goes wrong between a loop and its plan."""
+"""Errors of private training."""
 
 
 class StepError(RuntimeError):
-    """A step was refused, and nothing was released: the message says why and what to do."""
+    """A step was refused before anything was released; the message explains why."""
 
 
 class RankZeroError(StepError):
-    """Rank 0 of a process group has refused something, and says why."""
+    """Rank 0 of a process group has raised an error, which the message repeats."""
 
 
 class RankLostError(RuntimeError):

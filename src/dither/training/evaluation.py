@@ -1,4 +1,4 @@
-"""Measuring a model, on data that is declared public and on no other."""
+"""Metrics of a model, on data that is declared public and on no other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +14,19 @@ from dither.training.distributed import Shard
 from dither.training.records import records_of
 from dither.validate import InvalidTypeError, InvalidValueError
 
-_PIECE = 1000
+_BATCH = 1000
 
 
 @dataclass(frozen=True)
 class Public:
-    """Data that everybody may know: only on such data is a model measured.
+    """Data that is declared public: a model is measured on such data only.
 
     Args:
         dataset: (inputs, targets) as `train` takes them.
+
+    Example:
+        >>> Public((torch.zeros(2, 3), torch.zeros(2)))
+        Public(tuple)
     """
 
     dataset: Any
@@ -36,8 +40,8 @@ def measure(model: nn.Module, public: Public, loss: Loss) -> dict[str, float]:
     """Return the mean loss, and the accuracy if the targets are classes."""
     records = records_of(public.dataset)
     device = next(iter(model.parameters())).device
-    starts = range(0, records.length, _PIECE)
-    draws = (np.arange(start, min(records.length, start + _PIECE)) for start in starts)
+    starts = range(0, records.length, _BATCH)
+    draws = (np.arange(start, min(records.length, start + _BATCH)) for start in starts)
     was_training, right, total, are_classes = model.training, 0, 0.0, True
     model.eval()
     for batch in records.batches(draws):
@@ -49,8 +53,8 @@ def measure(model: nn.Module, public: Public, loss: Loss) -> dict[str, float]:
         if are_classes:
             right += int((predicted(logits) == targets).sum())
     model.train(was_training)
-    found = {"loss": total / records.length}
-    return {"accuracy": right / records.length, **found} if are_classes else found
+    loss_only = {"loss": total / records.length}
+    return {"accuracy": right / records.length, **loss_only} if are_classes else loss_only
 
 
 def arguments_of(inputs: Sequence[Any]) -> Any:
@@ -68,8 +72,8 @@ def predicted(outputs: Tensor) -> Tensor:
     return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
 
 
-def checked_public(evaluate: object, private: Any) -> Public | None:
-    """Return what is to be measured on, if it is declared public and not the private data."""
+def check_public(evaluate: object, private: Any) -> Public | None:
+    """Return the data to measure on, if it is declared public and not the private data."""
     if evaluate is None:
         return None
     if isinstance(evaluate, Public):
@@ -85,7 +89,7 @@ def checked_public(evaluate: object, private: Any) -> Public | None:
 
 
 def _places(dataset: Any) -> set[tuple[int, tuple[int, ...]]]:
-    """Return where in memory the tensors of a dataset are."""
+    """Return the memory addresses and shapes of a dataset's tensors."""
     dataset = dataset.dataset if isinstance(dataset, Shard) else dataset
     held = dataset.tensors if isinstance(dataset, TensorDataset) else dataset
     return {(tensor.data_ptr(), tuple(tensor.shape)) for tensor in tensors(held)}

@@ -1,6 +1,6 @@
-"""What a run leaves behind: one row every few steps, in memory, as JSON lines and for TensorBoard.
+"""The history of a run: one row every few steps, in memory, as JSON lines and for TensorBoard.
 
-Nothing here comes from the private data but through the noise.
+Nothing in it comes from the private data but through the noise.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """The run after a number of steps.
+    """One row of a run's history.
 
     Attributes:
         step: how many steps were released.
@@ -34,22 +34,22 @@ class Row:
 
 
 class History:
-    """Rows, written as they come.
+    """The rows of a run, written as they are added.
 
     Args:
-        folder: where to write them, or None to write nothing.
-        step: go on after that many steps, with the rows that are there already.
+        directory: where to write them, or None to write nothing.
+        step: continue after that many steps, with the rows that are there already.
     """
 
-    def __init__(self, folder: Path | None, step: int = 0) -> None:
-        self._file = None if folder is None else folder / "history.jsonl"
+    def __init__(self, directory: Path | None, step: int = 0) -> None:
+        self._file = None if directory is None else directory / "history.jsonl"
         self.rows = [] if self._file is None else _read(self._file, step)
         self._board: Any = None
         if self._file is not None and step:
             self._file.write_text("".join(map(_line, self.rows)), encoding="utf-8")
 
     def add(self, row: Row) -> None:
-        """Keep a row, and write it down."""
+        """Add a row, and write it."""
         self.rows.append(row)
         if self._file is not None:
             with self._file.open("a", encoding="utf-8") as lines:
@@ -64,7 +64,7 @@ class History:
                     self._board.add_scalar(name, value, row.step)
 
     def close(self) -> None:
-        """Finish what is buffered."""
+        """Write what is buffered."""
         if self._board is not None:
             self._board.close()
 
@@ -79,14 +79,14 @@ def _read(file: Path, step: int) -> list[Row]:
     if step and file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():
             with suppress(json.JSONDecodeError):
-                found: dict[str, Any] = json.loads(line)
-                known: dict[str, Any] = {k: math.nan if v is None else v for k, v in found.items()}
+                values: dict[str, Any] = json.loads(line)
+                known: dict[str, Any] = {k: math.nan if v is None else v for k, v in values.items()}
                 rows.append(Row(**known))
     return [row for row in rows if row.step <= step]
 
 
 def finite(value: Any) -> Any:
-    """Return numbers as JSON can hold them: what is infinite or unknown as None."""
+    """Return a JSON value: infinite and NaN numbers become None."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, float) and not abs(value) < float("inf"):

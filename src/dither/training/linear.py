@@ -30,11 +30,11 @@ from dither.release import release
 from dither.sampling import sampler_for
 from dither.training.averaging import AVERAGINGS, Averaging, Last
 from dither.training.distributed import check_single_process
-from dither.training.evaluation import Public, checked_public, measure
+from dither.training.evaluation import Public, check_public, measure
 from dither.training.history import History, Row
 from dither.training.loop import TrainResult
-from dither.training.losses import loss_of
-from dither.training.records import warn_of_other_size
+from dither.training.losses import find_loss
+from dither.training.records import warn_of_dataset_size
 
 _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
 """Mean squared distances from the mean, in units in which records are at most 2 long."""
@@ -103,8 +103,8 @@ def train_linear(
     average: Averaging = Last()
     if averaging is not None:
         average = AVERAGINGS[validate.choice(AVERAGINGS, averaging=averaging)]
-    measured, criterion = checked_public(evaluate, features), loss_of(loss)
-    warn_of_other_size(plan, features.shape[0], stacklevel=3)
+    measured, criterion = check_public(evaluate, features), find_loss(loss)
+    warn_of_dataset_size(plan, features.shape[0], stacklevel=3)
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
     model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), History(None)
     if measured is not None:

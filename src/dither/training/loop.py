@@ -19,9 +19,9 @@ from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.augmentation import Augment
 from dither.training.averaging import Average
 from dither.training.distributed import Ranks, check_rank_zero_has, check_same
-from dither.training.evaluation import Public, checked_public, measure
+from dither.training.evaluation import Public, check_public, measure
 from dither.training.history import History, Row, finite
-from dither.training.losses import OwnLosses, loss_of
+from dither.training.losses import PerRecordLoss, find_loss
 from dither.training.make_private import make_private
 from dither.training.optimizer_hooks import check_trainable
 from dither.training.run_directory import Run, RunDirectory, restore
@@ -39,17 +39,17 @@ REACTIVE_PLAN = "dither-reactive-plan-1"
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A trained model and what is known of its training.
+    """A trained model, its cost and its history.
 
     Attributes:
-        model: the module that was given, trained; with averaged parameters if that was asked for.
+        model: the module that was given, trained; with ``averaging`` its parameters are averaged.
         plan: the plan.
-        bound: what the training cost.
-        steps: how many steps were released.
+        bound: the privacy bound of the training.
+        steps: the number of released steps.
         history: a `Row` every few steps.
-        seed: None, or the seed of a run that protects nobody who can guess it.
-        derived_from_private_data: what was read off the private data and is taken as public.
-        metrics: the last that was measured on public data.
+        seed: None, or the seed of a run whose noise can be repeated.
+        derived_from_private_data: what was computed from the private data and is treated as public.
+        metrics: the last metrics on public data.
     """
 
     model: nn.Module
@@ -62,7 +62,7 @@ class TrainResult:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What was measured last on public data."""
+        """The last metrics on public data."""
         return self.history[-1].metrics if self.history else {}
 
 
@@ -100,11 +100,11 @@ def train(
             function from parameters to an optimizer; or an optimizer. Its lr is multiplied by the
             plan's step sizes.
         evaluate: `Public` data to measure on, or None.
-        every: measure after every so many steps, and after the last.
+        every: steps between two measurements; the last step is always measured.
         run: what to keep on disk, as `Run` describes; None keeps nothing.
         averaging: "ema" or "tail" for an average of the iterates, None for the last.
         progress: whether to show progress: a bar on a terminal, else a line now and then.
-        microbatch_size: compute batches in microbatches of at most so many records, in less memory.
+        microbatch_size: the most records to compute at once, which bounds the memory.
         seed: as `make_private` takes it.
         workers: as `make_private` takes it.
         augment: as `make_private` takes it.
@@ -121,7 +121,7 @@ def train(
         (5, True)
     """
     validate.instance(nn.Module, model=model)
-    criterion, public = loss_of(loss), checked_public(evaluate, data)
+    criterion, public = find_loss(loss), check_public(evaluate, data)
     every = validate.count(every=every)
     run = Run() if run is None else validate.instance(Run, run=run)
     group = Ranks()
@@ -141,7 +141,7 @@ def train(
     saved = group.on_rank_zero(lambda: None if directory is None else directory.load())
     restore(private, average, saved)
     history = History(None if directory is None else directory.path, private.step)
-    own_losses = OwnLosses(criterion)
+    per_record = PerRecordLoss(criterion)
 
     def add_row() -> None:
         metrics = _measure(model, public, criterion, average)
@@ -155,7 +155,7 @@ def train(
     ):
         for batch in private.batches() if private.steps_left else ():
             for part in private.microbatches(batch, microbatch_size):
-                private.backward(own_losses(private.model, part))
+                private.backward(per_record(private.model, part))
             private.optimizer.step()
             private.optimizer.zero_grad()
             average.update(private.step)
@@ -168,7 +168,7 @@ def train(
         add_row()
     if directory is not None and private.step:
         directory.save(private, average)
-    average.put()
+    average.apply()
     result = TrainResult(
         model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
         tuple((run if directory is None else directory).derived_from_private_data),
@@ -183,7 +183,7 @@ def train(
 def _measure(
     model: nn.Module, public: Public | None, loss: Loss, average: Average
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return what public data says of the average, and of the iterate if that is another model."""
+    """Return metrics of the average, and of the iterate if that is another model."""
     if public is None:
         return {}, {}
     of_iterate = measure(model, public, loss) if average.name is not None else {}
@@ -218,7 +218,7 @@ def _save(result: TrainResult, directory: RunDirectory, averaging: str | None) -
 
 
 def _build_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
-    """Return an optimizer by its name, from a function, or as it is given."""
+    """Return an optimizer by its name, from a function, or as given."""
     if isinstance(optimizer, Optimizer):
         return optimizer
     if isinstance(optimizer, str):

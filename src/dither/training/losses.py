@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from dither.clipping.batch import Loss, check_losses, count_records, forward, slice_rows
 from dither.training.evaluation import arguments_of
-from dither.training.records import checked_pair
+from dither.training.records import check_pair
 from dither.validate import InvalidTypeError, InvalidValueError, choice
 
 
@@ -20,7 +20,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Yes or no from one logit a target."""
+    """Two classes from one logit per target."""
     logits = _like(outputs, targets)
     losses = functional.binary_cross_entropy_with_logits(
         logits, targets.to(logits.dtype), reduction="none"
@@ -29,16 +29,16 @@ def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Numbers: the mean square over a record's own."""
+    """Numbers: the mean squared error of each record."""
     losses = (_like(outputs, targets) - targets).square()
     return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
 
 def _like(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the outputs in the shape of the targets; what is said has nothing of the batch."""
+    """Return the outputs in the shape of the targets; the error reveals nothing of the batch."""
     if _tensor(outputs).shape[1:].numel() != targets.shape[1:].numel():
         raise InvalidValueError(
-            f"targets must be as many numbers a record as the model's outputs, "
+            f"targets must be as many numbers per record as the model's outputs, "
             f"{outputs.shape[1:].numel()}, got {targets.shape[1:].numel()}"
         )
     return outputs.reshape(targets.shape)
@@ -53,7 +53,7 @@ def _tensor(outputs: object) -> Tensor:
     )
 
 
-class OwnLosses:
+class PerRecordLoss:
     """The losses of a batch (inputs, …, targets), one per record.
 
     The first batch shows that every record has its own value, whatever the others are: the loss is
@@ -66,7 +66,7 @@ class OwnLosses:
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the losses of a model."""
-        *inputs, targets = checked_pair(batch)
+        *inputs, targets = check_pair(batch)
         outputs = forward(model, arguments_of(inputs))
         losses = check_losses(self._loss(outputs, targets), count_records(targets=targets), "loss")
         if not self._is_checked and len(losses) > 1:
@@ -75,7 +75,7 @@ class OwnLosses:
         return losses
 
     def _check(self, losses: Tensor, outputs: object, targets: object) -> None:
-        """Raise if the losses of a half are not those that it has in the whole."""
+        """Raise if the losses of a half of the batch are not those of the complete batch."""
         records = len(losses)
         for rows in (slice(0, (records + 1) // 2), slice((records + 1) // 2, records)):
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -106,8 +106,8 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def loss_of(loss: str | Loss) -> Loss:
-    """Return a loss by its name, or as it is given."""
+def find_loss(loss: str | Loss) -> Loss:
+    """Return a loss by its name, or as given."""
     if callable(loss):
         return loss
     if not isinstance(loss, str):

@@ -1,4 +1,4 @@
-"""The way in for a loop of one's own."""
+"""Private training with your own loop."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from dither.training.augmentation import Augment
 from dither.training.collate import CollateFn
 from dither.training.distributed import Ranks, check_rank_zero_has, check_same_run, own_records
 from dither.training.private import Private
-from dither.training.records import Draws, warn_of_other_size
+from dither.training.records import Draws, warn_of_dataset_size
 
 
 def make_private(
@@ -33,13 +33,13 @@ def make_private(
     ledger: Ledger | str | Path | Callable[[], Ledger] | None = None,
     run_name: str | None = None,
 ) -> Private:
-    """Join a model, an optimizer, a plan and a dataset for a private training loop of one's own.
+    """Join a model, an optimizer, a plan and a dataset for your own private training loop.
 
     Guarantees:
         - Every step draws its records as the plan was accounted for, clips each record's gradient,
           adds the plan's noise once, when the optimizer steps, and divides by the plan's batch
           size. The release overwrites ``p.grad``.
-        - What is not as planned is refused before anything of the step is released: a changed
+        - Anything that is not as planned is refused before the step is released: a changed
           learning rate, a scheduler, a step without `Private.backward` or beyond the plan, records
           that are missing or come twice.
         - In the first step, models and losses in which the graph of a record reaches another one
@@ -47,9 +47,9 @@ def make_private(
           the same number whatever other records are drawn.
 
     Args:
-        model: any module that treats every record by itself. It stays the object that it is, with
-            hooks that a copy does not have. It may be called as a whole, by its submodules or by
-            methods of its own, several times in a step.
+        model: any module that treats every record by itself. It stays the same object, with hooks
+            that a copy does not have. It may be called itself, through its submodules or through
+            its own methods, several times per step.
         optimizer: any of ``torch.optim`` that takes one step per call, with the model's parameters.
             At step t every group's learning rate is its own ``lr`` times the plan's step size.
         plan: from `dither.plan`.
@@ -57,12 +57,12 @@ def make_private(
         collate_fn: makes a batch from a list of records, as in ``torch.utils.data.DataLoader``.
         seed: for tests and experiments only: the same noise and batches every time.
         workers: processes that fetch the records of a map-style dataset.
-        augment: ``augment(inputs)`` returns several views of every record, of shape
-            (records, views, …); their gradients are averaged before they are clipped.
+        augment: ``augment(inputs)`` returns several augmented copies of every record, of shape
+            (records, multiplicity, …); their gradients are averaged before they are clipped.
         ledger: where every step's cost is written before its release can be seen: a `Ledger`, the
             path of one, or a function that opens one when the first step begins. It is for this
             run, or for all runs on the same data.
-        run_name: what the run is called in its ledger; None makes a name.
+        run_name: the name of the run in its ledger; None makes one.
 
     Returns:
         A `Private`.
@@ -103,7 +103,7 @@ def make_private(
     source = Source(seed)
     draws = Draws(records, plan, source, length=length, rank=ranks.rank)
     if ranks.is_rank_zero:
-        warn_of_other_size(plan, length, stacklevel=3)
+        warn_of_dataset_size(plan, length, stacklevel=3)
     return Private(
         model, optimizer, plan, draws, source=source, augment=augment, account=account, ranks=ranks
     )

@@ -1,8 +1,8 @@
-"""Random numbers of the model (dropout, augmentation), which are none of the noise.
+"""Random numbers of the model (dropout, augmentation), apart from the noise.
 
 With torch's global generator and a known seed, one record more would shift the dropout masks of all
-others, and whoever knows the seed would know both. So every step has a generator of its own, keyed
-by the operating system, or by the seed of a seeded run; the caller's generators are left alone.
+others, and an attacker who knows the seed would know both. So every step has its own generator,
+keyed by the operating system, or by the seed of a seeded run; the caller's are not touched.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Holds an optimizer to its plan: the plan owns the learning rate, and every step is a release.
+"""Hooks on the optimizer: the plan sets the learning rate, and every step is a release.
 
 Only the hooks that torch.optim offers are used; the optimizer is not wrapped or patched.
 """
@@ -27,15 +27,15 @@ class OptimizerHooks:
     Args:
         model: whose trainable parameters the optimizer must have, all of them and no others.
         optimizer: the optimizer, which may be wrapped by accelerate.
-        release: puts the step's release into the gradients; returns the factor of the learning
-            rates.
+        release: writes the step's release into the gradients, and returns the factor of the
+            learning rates.
     """
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, release: Callable[[], float]
     ) -> None:
         _check_kind(optimizer)
-        self._optimizer = _unwrapped(optimizer)
+        self._optimizer = _unwrap(optimizer)
         self._model, self._release = model, release
         if _BUSY in self._optimizer.__dict__:
             raise InvalidValueError(
@@ -68,7 +68,7 @@ class OptimizerHooks:
             )
 
     def remove(self) -> None:
-        """Let the optimizer go."""
+        """Remove the hooks."""
         self._optimizer.__dict__.pop(_BUSY, None)
         for hook in self._hooks:
             hook.remove()
@@ -115,10 +115,10 @@ def check_trainable(model: nn.Module) -> None:
         )
 
 
-def _unwrapped(optimizer: Optimizer) -> Optimizer:
+def _unwrap(optimizer: Optimizer) -> Optimizer:
     """Return the optimizer that takes the steps: inside the one that accelerate prepares."""
     inner = getattr(optimizer, "optimizer", None)
-    return _unwrapped(inner) if isinstance(inner, Optimizer) else optimizer
+    return _unwrap(inner) if isinstance(inner, Optimizer) else optimizer
 
 
 def _check_kind(optimizer: object) -> None:

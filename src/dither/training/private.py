@@ -1,4 +1,4 @@
-"""A model, an optimizer, a plan and a dataset, joined for a loop of one's own."""
+"""A model, an optimizer, a plan and a dataset, joined for your own training loop."""
 
 import json
 import math
@@ -39,11 +39,11 @@ _TWICE = (
 
 @dataclass
 class _Step:
-    """The step that is under way."""
+    """The current step."""
 
     drawn: int
-    records: int  # in the batch: one that counts for nothing if none was drawn
-    views: int = 1  # rows per record
+    records: int  # in the batch: one, which is not used, if none was drawn
+    multiplicity: int = 1  # rows per record
     expected: int = 0  # records whose losses come next
     received: int = 0  # records whose losses have come
     sums: dict[str, Tensor] = field(default_factory=dict)  # of clipped gradients, by parameter
@@ -51,13 +51,13 @@ class _Step:
 
 @final
 class Private:
-    """Private training with a loop of one's own; made by `make_private`.
+    """Private training with your own loop; made by `make_private`.
 
     Attributes:
         model: the module that was given.
         optimizer: the optimizer that was given.
         plan: the plan.
-        seed: of a run that can be repeated; None where the noise comes from the operating system.
+        seed: of a seeded run; None if the noise comes from the operating system.
         noise_multiplier: z of the last step that was released; nan before the first.
         stepsize: η of that step.
     """
@@ -80,7 +80,7 @@ class Private:
         self._state, self._first_plan, self._taken = plan.new_state(), plan, 0
         self._randomness = ModelRandomness(source, ranks.rank)
         self._augmentation = None if augment is None else Augmentation(augment)
-        # Hooks come last: what is refused before leaves none behind.
+        # Hooks come last: errors before leave none behind.
         self._optimizer_hooks = OptimizerHooks(model, optimizer, self._release)
         self._model_hooks, self._checks = ModelHooks(model), CheckCache()
         self._recording: Recording | None = None
@@ -91,12 +91,12 @@ class Private:
 
     @property
     def step(self) -> int:
-        """How many steps were released."""
+        """The number of released steps."""
         return self._state.steps
 
     @property
     def steps_left(self) -> int:
-        """How many steps the plan still allows, at most."""
+        """The most steps that the plan still allows."""
         is_over = self._state.noise_multiplier is None
         return 0 if is_over else self.plan.steps - self.step
 
@@ -105,21 +105,21 @@ class Private:
 
     @property
     def run(self) -> str | None:
-        """What the run is called in its ledger, from its first batch on."""
+        """The name of the run in its ledger, from its first batch on."""
         return self._run
 
     def spent(self) -> PrivacyBound:
-        """Return what the releases so far cost."""
+        """Return the privacy cost of the releases so far."""
         return self._state.bound()
 
     def batches(self, steps: int | None = None) -> "Batches":
         """Return the batches of all steps that are left, or of at most ``steps`` of them.
 
-        They have a length, and may be left with ``break``. An empty draw comes as one record that
-        counts for nothing: models need something to work on.
+        They have a length, and may be left with ``break``. An empty draw comes as one record whose
+        gradient is not used, since models need an input.
 
         Args:
-            steps: how many steps to take at most, as in a loop over epochs.
+            steps: the most steps to take, as in a loop over epochs.
         """
         left = self.steps_left
         if not left:
@@ -133,8 +133,8 @@ class Private:
         """Yield a batch in parts, for `backward` after each; then the optimizer steps once.
 
         Args:
-            batch: what `batches` gave, whole: with one row per record that was drawn.
-            size: the records in a part, at most.
+            batch: what `batches` gave, complete.
+            size: the most records per part.
         """
         size, step = validate.count(size=size), self._step
         if step is None or step.received:
@@ -142,15 +142,15 @@ class Private:
                 "private.microbatches must get the batch that private.batches() gave last, before "
                 "any private.backward(losses) for it"
             )
-        if not has_rows(batch, step.records * step.views):
+        if not has_rows(batch, step.records * step.multiplicity):
             raise StepError(
                 "private.microbatches must get the batch that private.batches() gave, with a row "
                 "for every record that was drawn, got something with other rows"
             )
         for start in range(0, step.records, size):
             stop = min(step.records, start + size)
-            rows = slice(start * step.views, stop * step.views)
-            part = slice_rows(batch, rows, step.records * step.views)
+            rows = slice(start * step.multiplicity, stop * step.multiplicity)
+            part = slice_rows(batch, rows, step.records * step.multiplicity)
             self._record(step, stop - start)
             yield part
 
@@ -168,17 +168,17 @@ class Private:
             )
         if recording is None:
             raise StepError(_TWICE)
-        check_losses(losses, step.expected * step.views)
+        check_losses(losses, step.expected * step.multiplicity)
         if losses is self._last_losses():
             raise StepError(
                 "private.backward(losses) got the losses of an earlier batch or microbatch: compute"
                 " them again from private.model(inputs), with the records that were drawn last"
             )
         self._stop_recording()  # what is computed again in the backward pass is no call
-        found = clip_recording(recording, losses, self.plan.clip_norm, step.views)
-        for name, part in found.gradients.items() if step.drawn else ():
-            had = step.sums.get(name)
-            step.sums[name] = part.double() if had is None else had.add_(part)
+        clipped = clip_recording(recording, losses, self.plan.clip_norm, step.multiplicity)
+        for name, part in clipped.gradients.items() if step.drawn else ():
+            total = step.sums.get(name)
+            step.sums[name] = part.double() if total is None else total.add_(part)
         step.received += step.expected
         self._last_losses = ref(losses)
 
@@ -187,7 +187,7 @@ class Private:
         return self._ranks.on_rank_zero(lambda: self._account.has_run(run))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the run is: no random state, no tensors, nothing of the records."""
+        """Return the state of the run: no random state, no tensors, nothing of the records."""
         return {
             "format": _FORMAT,
             "plan": self._first_plan.fingerprint,
@@ -200,13 +200,13 @@ class Private:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where another run of the same plan was; what was spent stays spent.
 
-        With a ledger, steps that it has and the state has not are lost: the noise of the rest is
-        planned anew, so that the total stays what was planned. If that cannot be done, the run is
-        at its end, and a warning says so. Without a ledger, the state must be the run's last: what
-        came after an earlier one would not be counted.
+        With a ledger, steps that it has and the state has not are lost: the noise of the remaining
+        steps is planned again, so that the total stays what was planned. If that is not possible,
+        the run ends with a warning. Without a ledger, the state must be the run's last: steps after
+        an earlier one would not be counted.
         """
-        kept = json.dumps(dict(state), sort_keys=True, default=repr)
-        if len({*self._ranks.all_gather(kept)}) > 1:
+        text = json.dumps(dict(state), sort_keys=True, default=repr)
+        if len({*self._ranks.all_gather(text)}) > 1:
             raise validate.InvalidValueError(
                 "state must be the same on every rank, got different ones: what was spent after "
                 "one of them would not be counted"
@@ -222,16 +222,16 @@ class Private:
         self._end_step()
 
     def close(self) -> None:
-        """Let go of model and optimizer: they are then as free as before, and not private.
+        """Remove the hooks from model and optimizer: they are no longer private.
 
-        In its ledger the run has then ended: what it did not spend is free for others.
+        The run ends in its ledger: what it did not spend is free for others.
         """
         self._optimizer_hooks.remove()
         self._model_hooks.remove()
         self._account.end()
 
     def _begin_loop(self, loop: "Batches") -> Iterator[tuple[Any, int]]:
-        """Make a loop the one that is under way, and return its batches and their sizes."""
+        """Make a loop the current one, and return its batches and their sizes."""
         self._loop = loop
         self._end_step()
         self._run = self._ranks.on_rank_zero(lambda: self._account.register(self.plan))
@@ -249,7 +249,7 @@ class Private:
             batch = map_tensors(batch, lambda tensor: tensor.to(device))
             step = _Step(drawn, max(drawn, 1))
             if self._augmentation is not None:
-                batch, step.views = self._augmentation.views_of(batch, step.records)
+                batch, step.multiplicity = self._augmentation.apply(batch, step.records)
         self._randomness.begin("model", self.step)
         z = self._state.noise_multiplier
         if z is not None:
@@ -262,7 +262,7 @@ class Private:
         """Record what the model does to the next records."""
         step.expected = records
         self._recording = Recording(
-            self.model, records * step.views, self._checks, self._randomness
+            self.model, records * step.multiplicity, self._checks, self._randomness
         )
         self._model_hooks.begin(self._recording)
 
@@ -275,7 +275,7 @@ class Private:
         self._stop_recording()
 
     def _release(self) -> float:
-        """Release the step that is under way into the gradients; return its step size."""
+        """Release the current step into the gradients; return its step size."""
         step, z = self._ready_step()
         parameters = trainable(self.model)
         sums = {
@@ -366,7 +366,9 @@ class Batches:
         if self._fetched is None:
             self._fetched = private._begin_loop(self)
         elif private._loop is not self:
-            raise StepError("private.batches() was called again: go on with what it returned last")
+            raise StepError(
+                "private.batches() was called again: continue with what it returned last"
+            )
         if private._step is not None:
             raise StepError(
                 f"step {private.step} was not taken: call private.backward(losses) and "

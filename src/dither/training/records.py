@@ -191,12 +191,12 @@ def records_of(
     if collate_fn is not None and not callable(collate_fn):
         kind = type(collate_fn).__name__
         raise InvalidTypeError(f"collate_fn must be a function or None, got {kind}")
-    found = _found(dataset, collate_fn, workers, dtype or torch.get_default_dtype())
-    has_shapes = isinstance(getattr(found, "dataset", found), InMemory)
-    if found.length < 1 and not (may_be_empty and has_shapes):
+    records = _open_dataset(dataset, collate_fn, workers, dtype or torch.get_default_dtype())
+    has_shapes = isinstance(getattr(records, "dataset", records), InMemory)
+    if records.length < 1 and not (may_be_empty and has_shapes):
         also = ": pass tensors without rows on a rank without records" if may_be_empty else ""
         raise InvalidValueError(f"dataset must have at least one record, got an empty one{also}")
-    return found
+    return records
 
 
 def part_of(records: Records, rank: int, size: int) -> Records:
@@ -206,7 +206,7 @@ def part_of(records: Records, rank: int, size: int) -> Records:
     return InSubset(records, np.arange(rank, records.length, size))
 
 
-def checked_pair(batch: Any) -> tuple[Any, ...]:
+def check_pair(batch: Any) -> tuple[Any, ...]:
     """Return a batch (inputs, …, targets) as a tuple."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InvalidTypeError(
@@ -216,7 +216,7 @@ def checked_pair(batch: Any) -> tuple[Any, ...]:
     return tuple(batch)
 
 
-def warn_of_other_size(plan: Plan | ReactivePlan, length: int, *, stacklevel: int) -> None:
+def warn_of_dataset_size(plan: Plan | ReactivePlan, length: int, *, stacklevel: int) -> None:
     """Warn if there are far more or fewer records than were planned for."""
     if not 0.5 <= length / plan.dataset_size <= 2.0:
         warnings.warn(
@@ -227,10 +227,12 @@ def warn_of_other_size(plan: Plan | ReactivePlan, length: int, *, stacklevel: in
         )
 
 
-def _found(dataset: Any, collate_fn: CollateFn | None, workers: int, dtype: torch.dtype) -> Records:
+def _open_dataset(
+    dataset: Any, collate_fn: CollateFn | None, workers: int, dtype: torch.dtype
+) -> Records:
     _check_access(dataset)
     if type(dataset) is Subset:
-        base = _found(dataset.dataset, collate_fn, workers, dtype)
+        base = _open_dataset(dataset.dataset, collate_fn, workers, dtype)
         indices = np.asarray(dataset.indices, dtype=np.int64)
         indices = np.where(indices < 0, indices + base.length, indices)
         _check_once(np.unique(indices).size == indices.size, "a Subset with repeated indices")

@@ -143,7 +143,7 @@ class RunDirectory:
             "format": _FORMAT,
             "run": self.run,
             "ledger": self._ledger,
-            "folder": self.path.stat().st_ino,
+            "inode": self.path.stat().st_ino,
             "derived_from_private_data": self._derived,
             "sessions": [_session()],
         }
@@ -152,7 +152,7 @@ class RunDirectory:
 
     def _resume(self) -> None:
         about, key = self._about(), "derived_from_private_data"
-        if about["folder"] != self.path.stat().st_ino:
+        if about["inode"] != self.path.stat().st_ino:
             warnings.warn(
                 f"{str(self.path)!r} is a copy of the directory that the run began in: what other "
                 "copies spend is not in its ledger",
