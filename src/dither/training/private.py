@@ -31,10 +31,6 @@ from dither.training.records import Draws
 from dither.types import PrivacyBound
 
 _FORMAT = "dither-private-1"
-_TWICE = (
-    "private.backward(losses) came twice for the same records: call it once for a batch or a "
-    "microbatch, then private.optimizer.step()"
-)
 
 
 @dataclass
@@ -60,6 +56,15 @@ class Private:
         seed: of a seeded run; None if the noise comes from the operating system.
         noise_multiplier: z of the last step that was released; nan before the first.
         stepsize: η of that step.
+        run: the name of the run in its ledger, from its first batch on.
+
+    Example:
+        >>> import dither
+        >>> plan = dither.Plan.unsafe_without_noise(steps=2, dataset_size=9, batch_size=3)
+        >>> model = nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters())
+        >>> dither.make_private(model, optimizer, plan, torch.zeros(9, 2)).steps_left
+        2
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Private:
     ) -> None:
         self.model, self.optimizer, self.plan, self.seed = model, optimizer, plan, source.seed
         self.noise_multiplier = self.stepsize = math.nan
+        self.run: str | None = None
         self._draws, self._source, self._account, self._ranks = draws, source, account, ranks
         self._state, self._first_plan, self._taken = plan.new_state(), plan, 0
         self._randomness = ModelRandomness(source, ranks.rank)
@@ -87,7 +93,6 @@ class Private:
         self._last_losses: Callable[[], Tensor | None] = lambda: None
         self._step: _Step | None = None
         self._loop: Batches | None = None
-        self._run: str | None = None
 
     @property
     def step(self) -> int:
@@ -102,11 +107,6 @@ class Private:
 
     def __repr__(self) -> str:
         return f"Private(step {self.step:,} of {self.plan.steps:,}, {self.spent()})"
-
-    @property
-    def run(self) -> str | None:
-        """The name of the run in its ledger, from its first batch on."""
-        return self._run
 
     def spent(self) -> PrivacyBound:
         """Return the privacy cost of the releases so far."""
@@ -137,20 +137,17 @@ class Private:
             size: the most records per part.
         """
         size, step = validate.count(size=size), self._step
-        if step is None or step.received:
+        rows = 0 if step is None else step.records * step.multiplicity
+        if step is None or step.received or not has_rows(batch, rows):
             raise StepError(
-                "private.microbatches must get the batch that private.batches() gave last, before "
-                "any private.backward(losses) for it"
-            )
-        if not has_rows(batch, step.records * step.multiplicity):
-            raise StepError(
-                "private.microbatches must get the batch that private.batches() gave, with a row "
-                "for every record that was drawn, got something with other rows"
+                "private.microbatches must get the batch that private.batches() gave last, with "
+                "all its rows, before any private.backward(losses) for it"
             )
         for start in range(0, step.records, size):
             stop = min(step.records, start + size)
-            rows = slice(start * step.multiplicity, stop * step.multiplicity)
-            part = slice_rows(batch, rows, step.records * step.multiplicity)
+            part = slice_rows(
+                batch, slice(start * step.multiplicity, stop * step.multiplicity), rows
+            )
             self._record(step, stop - start)
             yield part
 
@@ -167,7 +164,10 @@ class Private:
                 "once for every step"
             )
         if recording is None:
-            raise StepError(_TWICE)
+            raise StepError(
+                "private.backward(losses) came twice for the same records: call it once per batch "
+                "or microbatch, then private.optimizer.step()"
+            )
         check_losses(losses, step.expected * step.multiplicity)
         if losses is self._last_losses():
             raise StepError(
@@ -217,7 +217,7 @@ class Private:
         )
         plan_state = plan.new_state()
         plan_state.load_state_dict({**state["plan_state"], "spent": charged})
-        self.plan, self._state, self._taken, self._run = plan, plan_state, taken, state.get("run")
+        self.plan, self._state, self._taken, self.run = plan, plan_state, taken, state.get("run")
         self._draws.clear()
         self._end_step()
 
@@ -234,7 +234,7 @@ class Private:
         """Make a loop the current one, and return its batches and their sizes."""
         self._loop = loop
         self._end_step()
-        self._run = self._ranks.on_rank_zero(lambda: self._account.register(self.plan))
+        self.run = self._ranks.on_rank_zero(lambda: self._account.register(self.plan))
         self._optimizer_hooks.check()
         self._randomness.begin("loader", self.step)
         with self._randomness():
@@ -386,10 +386,7 @@ def _check_state(
 ) -> tuple[int, list[float]]:
     """Return how many steps a saved run has taken, and the noise of those that it has spent.
 
-    Args:
-        state: of the run that is to be resumed.
-        own: of the run that resumes it.
-        released: how many steps that one has released.
+    ``own`` is the state of the run that resumes it, which has released some steps itself.
     """
     for name in ("format", "plan", "seed"):
         if state.get(name, ...) != own[name]:
