@@ -80,9 +80,33 @@ def _compute_contributions(
     recorder, cache = recording.recorder, recording.cache
     slow = _slow_before_gradients(recorder, losses)
     unchecked = _unchecked_parameters(recorder, cache, slow)
+    gradients = _gradients_at_uses(recording, losses, slow, keep_graph=bool(slow or unchecked))
+    parts, repeated = apply_rules(recorder, gradients, slow)
+    for call_name in repeated:
+        warn_once(cache, f"{call_name}: no rule, so this call is repeated for every record")
+    to_compare = [name for name in unchecked if name not in slow]
+    if to_compare:
+        wrong, is_shown = find_mismatches(recorder, losses, parts, to_compare, gradients)
+        slow |= dict.fromkeys(
+            sorted(wrong), "its gradient by rules is not what plain autograd gives"
+        )
+        unchecked = unchecked if is_shown else []
+    _remember(recorder, cache, gradients, unchecked, slow)
+    return {name: part for name, part in parts.items() if name not in slow}, slow
+
+
+def _gradients_at_uses(
+    recording: Recording, losses: Tensor, slow: Mapping[str, str], *, keep_graph: bool
+) -> dict[int, Gradients]:
+    """Return position of a use → the gradients of its outputs, by one backward pass.
+
+    It also reaches the outputs of the model: those that depend on other records must not lead to
+    losses, and every loss must depend on the outputs for its own record alone.
+    """
+    recorder, cache = recording.recorder, recording.cache
     # The rows of several calls may be in different orders, in any batch.
-    is_open = cache.losses < MAX_ATTEMPTS or recording.calls > 1
-    checks_rows = is_open and recorder.records > 1
+    is_undecided = cache.losses < MAX_ATTEMPTS or recording.calls > 1
+    checks_rows = is_undecided and recorder.records > 1
     outputs = [each for each in recording.outputs if checks_rows or each.refusal is not None]
     uses = [k for k, use in enumerate(recorder.uses) if not {*use.names} <= {*slow}]
     edges = [e for k in uses for e in recorder.uses[k].edges if e is not None]
@@ -90,7 +114,7 @@ def _compute_contributions(
     found = gradients_at(
         losses,
         [*edges, *(output.edge for output in outputs)],
-        keep_graph=bool(slow or unchecked),
+        keep_graph=keep_graph,
     )
     at_outputs = found[len(edges) :]
     for output, gradient in zip(outputs, at_outputs, strict=True):
@@ -106,19 +130,10 @@ def _compute_contributions(
             "losses must come from the calls of the model with this batch, got losses that do not: "
             "compute them from private.model(inputs) with the batch that was given last"
         )
-    gradients = _by_use(recorder, uses, found[: len(edges)])
-    parts, repeated = apply_rules(recorder, gradients, slow)
-    for call_name in repeated:
-        warn_once(cache, f"{call_name}: no rule, so this call is repeated for every record")
-    to_compare = [name for name in unchecked if name not in slow]
-    if to_compare:
-        wrong, is_shown = find_mismatches(recorder, losses, parts, to_compare, gradients)
-        slow |= dict.fromkeys(
-            sorted(wrong), "its gradient by rules is not what plain autograd gives"
-        )
-        unchecked = unchecked if is_shown else []
-    _remember(recorder, cache, gradients, unchecked, slow)
-    return {name: part for name, part in parts.items() if name not in slow}, slow
+    ahead = iter(found)
+    return {
+        k: [None if edge is None else next(ahead) for edge in recorder.uses[k].edges] for k in uses
+    }
 
 
 def _slow_before_gradients(recorder: Recorder, losses: Tensor) -> dict[str, str]:
@@ -179,15 +194,6 @@ def _remember(
         if any(gradient is not None and bool(gradient.any()) for gradient in found):
             for name in {*use.names} & {*names} - {*slow}:
                 cache.verified.setdefault(name, set()).add(use.key)
-
-
-def _by_use(
-    recorder: Recorder, uses: list[int], found: Iterable[Tensor | None]
-) -> dict[int, Gradients]:
-    ahead = iter(found)
-    return {
-        k: [None if edge is None else next(ahead) for edge in recorder.uses[k].edges] for k in uses
-    }
 
 
 def _clip_and_sum(
