@@ -102,8 +102,7 @@ class Private:
     @property
     def steps_left(self) -> int:
         """The most steps that the plan still allows."""
-        is_over = self._state.noise_multiplier is None
-        return 0 if is_over else self.plan.steps - self.step
+        return 0 if self._state.noise_multiplier is None else self.plan.steps - self.step
 
     def __repr__(self) -> str:
         return f"Private(step {self.step:,} of {self.plan.steps:,}, {self.spent()})"
@@ -123,10 +122,7 @@ class Private:
         """
         left = self.steps_left
         if not left:
-            raise StepError(
-                f"all {self.step} steps of the plan were taken, and one more would cost more than "
-                "it claims: plan a longer run"
-            )
+            raise StepError(f"all {self.step} steps of the plan were taken: plan a longer run")
         return Batches(self, left if steps is None else min(left, validate.count(steps=steps)))
 
     def microbatches(self, batch: Any, size: int) -> Iterator[Any]:
@@ -137,17 +133,15 @@ class Private:
             size: the most records per part.
         """
         size, step = validate.count(size=size), self._step
-        rows = 0 if step is None else step.records * step.multiplicity
-        if step is None or step.received or not has_rows(batch, rows):
+        k = 1 if step is None else step.multiplicity
+        if step is None or step.received or not has_rows(batch, step.records * k):
             raise StepError(
                 "private.microbatches must get the batch that private.batches() gave last, with "
                 "all its rows, before any private.backward(losses) for it"
             )
         for start in range(0, step.records, size):
             stop = min(step.records, start + size)
-            part = slice_rows(
-                batch, slice(start * step.multiplicity, stop * step.multiplicity), rows
-            )
+            part = slice_rows(batch, slice(start * k, stop * k), step.records * k)
             self._record(step, stop - start)
             yield part
 
@@ -366,9 +360,7 @@ class Batches:
         if self._fetched is None:
             self._fetched = private._begin_loop(self)
         elif private._loop is not self:
-            raise StepError(
-                "private.batches() was called again: continue with what it returned last"
-            )
+            raise StepError("private.batches() was called again: use what it returned last")
         if private._step is not None:
             raise StepError(
                 f"step {private.step} was not taken: call private.backward(losses) and "
