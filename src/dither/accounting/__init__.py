@@ -185,6 +185,17 @@ def costs(
     }
 
 
+def check_settings(*, sampling: str, accountant: str | None) -> str:
+    """Return the accountant's name if it and the sampling are known; nothing is computed."""
+    if sampling == "shuffle":
+        raise validate.InvalidValueError(
+            "sampling must be one of fixed, poisson, got 'shuffle': no accountant here covers "
+            "shuffled batches, and accounting them as Poisson would understate ε"
+        )
+    validate.choice(SAMPLINGS, sampling=sampling)
+    return validate.choice(ACCOUNTANTS, accountant="pld" if accountant is None else accountant)
+
+
 def _check(
     noise_multipliers: ArrayLike,
     sample_rate: ArrayLike,
@@ -194,12 +205,7 @@ def _check(
 ) -> tuple[FloatArray, float | FloatArray, str]:
     z = validate.positives(noise_multipliers=noise_multipliers)
     q = validate.rates(z.size, sample_rate=sample_rate)
-    if sampling == "shuffle":
-        raise validate.InvalidValueError(
-            "sampling must be one of fixed, poisson, got 'shuffle': no accountant here covers "
-            "shuffled batches, and accounting them as Poisson would understate ε"
-        )
-    validate.choice(SAMPLINGS, sampling=sampling)
+    name = check_settings(sampling=sampling, accountant=accountant)
     least = pld.least_noise(sampling)
     if z.min() < least:
         index = int(np.argmin(z))
@@ -208,7 +214,6 @@ def _check(
         )
     if not validate.positive(tolerance=tolerance) >= 1e-5:
         raise validate.InvalidValueError(f"tolerance must be at least 1e-5, got {tolerance!r}")
-    name = validate.choice(ACCOUNTANTS, accountant="pld" if accountant is None else accountant)
     if not isinstance(q, float) and name not in ("pld", "rdp"):
         raise validate.InvalidValueError(
             f"sample_rate must be one number for accountant {name!r}, got {q.size}: pld and rdp "

@@ -116,10 +116,7 @@ def plan(
         accountant,
         sampling,
     )
-    # Everything but the noise is checked before any of it is searched for.
-    accounting.epsilon(
-        [1.0], sample_rate=m / n, delta=delta, sampling=sampling, accountant=accountant
-    )
+    accounting.check_settings(sampling=sampling, accountant=accountant)
     shape = Plan.unsafe_without_noise(
         steps=T,
         dataset_size=n,
@@ -184,15 +181,9 @@ def _search(shape: Plan, allocation: Allocation, budget: Budget) -> Plan:
         start, floor = 1.0, allocation.floor if alphas.min() >= allocation.floor else 0.0
     for attempt in range(8):
         start = calibrate(alphas, target, accuracy=5e-4, start=start, floor=floor)
-        made = Plan.from_noise_multipliers(
-            np.maximum(alphas * start, floor),
-            delta=budget.delta,
-            dataset_size=shape.dataset_size,
-            batch_size=shape.batch_size,
-            clip_norm=shape.clip_norm,
-            stepsizes=shape.stepsizes,
-            sampling=budget.sampling,
-            accountant=budget.accountant,
+        z = validate.positives(noise_multipliers=np.maximum(alphas * start, floor))
+        made = replace(
+            shape, noise_multipliers=z, delta=budget.delta, accountant=budget.accountant or "pld"
         )
         reached = made.bound.epsilon / budget.epsilon
         if (0.999 if attempt < 2 else 0.995) <= reached <= 1.0:
