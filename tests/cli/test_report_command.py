@@ -43,7 +43,7 @@ def test_what_is_public_is_given_and_not_read_off(capsys: pytest.CaptureFixture[
     assert main([*TRAIN, *own, "--run-dir", "run1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.endswith(
-        "NOT PROVEN: the number of records and the set of classes read off the private data"
+        "NOT PROVEN: the number of records and the set of classes derived from the private data"
     )
     given = ["--dataset-size", "64", "--classes", "0,1,2", "--run-dir", "run2"]
     assert main([*TRAIN, *own, *given]) == 0

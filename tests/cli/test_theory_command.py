@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -128,21 +129,14 @@ def test_a_reader_that_goes_away_is_no_news() -> None:
     assert running.returncode == 1
 
 
-def test_a_terminal_without_greek_still_gets_its_answer() -> None:
+def test_python_m_dither_works_on_a_terminal_without_greek() -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "dither", "theory"],
         check=True,
         capture_output=True,
-        env={"PYTHONIOENCODING": "ascii"},
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     assert b"M_dp/M" in answer.stdout
-
-
-def test_python_m_dither_is_the_command() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "dither", "theory", "--json"], check=True, capture_output=True
-    )
-    assert json.loads(answer.stdout)["setting"]["steps"] == 11_760
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,4 @@
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
@@ -140,11 +139,6 @@ def test_missing_sets_say_where_to_put_what(tmp_path: Path) -> None:
 def test_without_scikit_learn_only_digits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     assert "pip install scikit-learn" in error_line("digits")
-
-
-def test_the_package_does_not_import_scikit_learn() -> None:
-    code = "import sys, dither.data; raise SystemExit('sklearn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_columns_are_matched_by_their_names(tmp_path: Path) -> None:

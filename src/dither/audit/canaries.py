@@ -25,6 +25,12 @@ class Canaries:
         inputs: one per canary.
         targets: their labels.
         included: whether each is in the data.
+
+    Example:
+        >>> canaries = out_of_distribution(100, (4,), classes=2, seed=1)
+        >>> inputs, targets = canaries.mixed_into(torch.zeros(10, 4), torch.zeros(10).long())
+        >>> len(inputs) == len(targets) == 10 + int(canaries.included.sum())
+        True
     """
 
     inputs: Tensor

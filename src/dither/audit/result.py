@@ -36,6 +36,10 @@ class Allowed:
     Attributes:
         epsilons: ε of each pair.
         deltas: δ of each pair.
+
+    Example:
+        >>> Allowed((0.0,), (0.1,)).true_positives(0.5)
+        array(0.6)
     """
 
     epsilons: tuple[float, ...]
@@ -57,7 +61,14 @@ class Allowed:
 
 
 def allowed_by(plan: Plan | ReactivePlan) -> Allowed | None:
-    """Return the trade-off that a plan's claim allows, or None if it claims nothing."""
+    """Return the trade-off that a plan's claim allows, or None if it claims nothing.
+
+    Example:
+        >>> plan = Plan.from_noise_multipliers([5.0], delta=1e-5, dataset_size=9, batch_size=9)
+        >>> allowed = allowed_by(plan)
+        >>> float(allowed.true_positives(0.5).round(2))
+        0.58
+    """
     bound = plan.bound
     if not math.isfinite(bound.epsilon):
         return None
@@ -91,7 +102,12 @@ class Breach:
     Attributes:
         false_positives: the false positive rate, at most.
         true_positives: the true positive rate, at least.
-        allowed: what the claim allows there.
+        allowed: the largest true positive rate that the claim allows there.
+
+    Example:
+        >>> point = Breach(false_positives=0.1, true_positives=0.6, allowed=0.4)
+        >>> point.true_positives > point.allowed
+        True
     """
 
     false_positives: float
@@ -116,6 +132,13 @@ class AuditResult:
         roc: false and true positive rates of the attack, for a plot.
         gaussian: the lower bound on ε if the mechanism is Gaussian; only for full batches.
         breach: a point above the trade-off, or None.
+
+    Example:
+        >>> import dither
+        >>> plan = dither.plan(epsilon=3.0, delta=1e-5, dataset_size=100, batch_size=100, steps=5)
+        >>> result = dither.audit.audit(plan, trials=1000, seed=1)
+        >>> result.lower <= result.claimed.epsilon, result.is_violated
+        (True, False)
     """
 
     claimed: PrivacyBound

@@ -52,31 +52,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan all three, draw, save, print."""
-    from rich.console import Console
-    from rich.progress import track
-
     from dither.planning import plan
+    from dither.progress import Progress
 
     plot, save = getattr(arguments, "plot", None), getattr(arguments, "save", None)
     schedule, steps = parse_schedule(arguments), step_count(arguments)
-    console = Console(stderr=True)
-    plans = {
-        name: plan(
-            epsilon=arguments.epsilon,
-            delta=arguments.delta,
-            dataset_size=arguments.dataset_size,
-            batch_size=arguments.batch_size,
-            steps=steps,
-            clip_norm=arguments.clip_norm,
-            stepsizes=schedule,
-            noise=name,
-            accountant=arguments.accountant,
-            sampling=arguments.sampling,
-        )
-        for name in track(
-            NOISES, "planning", console=console, transient=True, disable=not console.is_terminal
-        )
-    }
+    plans = {}
+    with Progress("planning", len(NOISES)) as progress:
+        for name in NOISES:
+            plans[name] = plan(
+                epsilon=arguments.epsilon,
+                delta=arguments.delta,
+                dataset_size=arguments.dataset_size,
+                batch_size=arguments.batch_size,
+                steps=steps,
+                clip_norm=arguments.clip_norm,
+                stepsizes=schedule,
+                noise=name,
+                accountant=arguments.accountant,
+                sampling=arguments.sampling,
+            )
+            progress.update()
     if plot is not None:
         from dither.reports import plan_figure, save_figure
 

@@ -327,7 +327,7 @@ def _report(
     elif arguments.quiet:
         metrics = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
         derived = " and ".join(result.derived_from_private_data)
-        unproven = f"; NOT PROVEN: {derived} read off the private data" if derived else ""
+        unproven = f"; NOT PROVEN: {derived} derived from the private data" if derived else ""
         sys.stdout.write(f"{result.bound}{metrics}{unproven}\n")
     else:
         _print(results, statement(result))

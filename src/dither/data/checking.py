@@ -22,7 +22,12 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class Counts:
-    """How many records have a fault, and the indices of the first few of them."""
+    """How many records have a fault, and the indices of the first few of them.
+
+    Example:
+        >>> print(Counts(3, (1, 4)))
+        3 (at 1, 4, …)
+    """
 
     count: int
     first: tuple[int, ...]
@@ -44,6 +49,11 @@ class Report:
         infinities: those with an infinity among their inputs.
         bad_labels: those whose label is negative, not an integer, or too large.
         duplicates: those whose inputs and label are, bit by bit, an earlier record's.
+
+    Example:
+        >>> import torch
+        >>> check((torch.arange(3.0), torch.tensor([0, 1, 0]))).ok
+        True
     """
 
     records: int

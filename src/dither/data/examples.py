@@ -74,7 +74,13 @@ class Split:
 
     Attributes:
         train: the records to train on.
-        test: the records to measure with, or None if the source has no such part.
+        test: the records to evaluate on, or None if the source has no such part.
+
+    Example:
+        >>> import torch
+        >>> pets = Examples(torch.zeros(2, 3), torch.tensor([0, 1]), ["cat", "dog"])
+        >>> Split(train=pets, test=None).train.classes
+        ('cat', 'dog')
     """
 
     train: Examples
