@@ -115,9 +115,7 @@ def test_records_that_are_too_long_are_shortened(digits: Table) -> None:
     assert np.allclose(model.decision_function(X[:5] * 9), model.decision_function(X[:5]))
 
 
-def test_what_is_read_off_the_data_is_warned_of_and_claims_nothing(
-    digits: Table, lengths: Table
-) -> None:
+def test_values_derived_from_the_data_warn_and_claim_nothing(digits: Table, lengths: Table) -> None:
     with pytest.warns(PrivacyLeakWarning) as caught:
         model = PrivateLogisticRegression(steps=5, random_state=0).fit(*digits)
     assert [str(each.message)[:11] for each in caught] == ["the classes", "the minima "]
@@ -141,7 +139,7 @@ def test_nothing_is_warned_of_if_all_is_public(digits: Table) -> None:
     assert not np.array_equal(unseeded.coef_, clone(unseeded).fit(*digits).coef_)
 
 
-def test_the_data_s_own_bounds_are_what_was_read(digits: Table) -> None:
+def test_derived_bounds_are_those_of_the_data(digits: Table) -> None:
     X, y = digits
     with pytest.warns(PrivacyLeakWarning):
         read = PrivateLogisticRegression(steps=5, random_state=0).fit(X, y)

@@ -51,7 +51,7 @@ def test_two_classes_have_one_score(digits: Table) -> None:
     assert np.array_equal(model.decision_function(X) > 0, model.predict(X) == "yes")
 
 
-def test_images_come_to_a_module_as_they_are(digits: Table) -> None:
+def test_a_module_without_bounds_gets_unscaled_images(digits: Table) -> None:
     X, y = digits
     images = X.reshape(-1, 1, 8, 8)
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 10))

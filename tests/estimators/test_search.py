@@ -26,7 +26,9 @@ from dither.randomness import Source
 from dither.schedules import AdaGradNorm
 
 Table = tuple[Any, Any]
-MODEL = PrivateLogisticRegression(feature_bounds=(0, 16), classes=range(10), steps=20)
+MODEL = PrivateLogisticRegression(
+    feature_bounds=(0, 16), classes=range(10), steps=20, noise="uniform"
+)
 
 
 def test_a_search_finds_settings_within_its_budget(digits: Table) -> None:
@@ -67,7 +69,7 @@ def plans(epsilon: float) -> list[dither.Plan]:
 
 
 @pytest.mark.parametrize(("mean", "shape"), [(3.0, 0.0), (12.0, 1.0)])
-def test_the_whole_search_costs_what_dp_accounting_says(mean: float, shape: float) -> None:
+def test_the_search_costs_what_dp_accounting_computes(mean: float, shape: float) -> None:
     trials = TrialCount(mean, shape)
     budget = trial_budget(plans, epsilon=2.0, delta=1e-4, trials=trials)
     assert 1.95 < budget.total <= 2.0
@@ -153,7 +155,7 @@ def test_regressions_are_searched_too(lengths: Table) -> None:
     assert 0.8 < search.best_score_ < 1.1
 
 
-def test_what_is_read_off_the_data_is_warned_of_once(digits: Table) -> None:
+def test_values_derived_from_the_data_warn_once(digits: Table) -> None:
     bare = PrivateLogisticRegression(steps=5)
     with pytest.warns(PrivacyLeakWarning) as caught:
         search = PrivateSearchCV(bare, {"clip_norm": [0.2]}, trials=5, random_state=0).fit(*digits)
@@ -189,7 +191,7 @@ def test_a_ledger_is_refused(digits: Table) -> None:
         PrivateSearchCV(paying, {"clip_norm": [0.2]}).fit(*digits)
 
 
-def test_nothing_tells_how_many_trials_there_were(digits: Table) -> None:
+def test_the_number_of_trials_is_not_revealed(digits: Table) -> None:
     counts = set()
     for seed in range(4):
         loud = PrivateLogisticRegression(steps=3, classes=range(10), feature_bounds=(0, 16))

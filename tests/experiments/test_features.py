@@ -47,9 +47,9 @@ def test_rows_have_the_length_that_was_asked_for(monkeypatch: pytest.MonkeyPatch
     assert found.train.shape == (12, 7)
     assert found.test.shape == (2, 7)
     assert torch.allclose(found.train.norm(dim=1), torch.tensor(3.0))
-    whole = prepared(FeatureSet("toys"), toys(0), monkeypatch)
-    assert whole.train.shape == (20, 81 * 4 * 4)
-    assert torch.allclose(whole.test.norm(dim=1), torch.tensor(1.0))
+    full = prepared(FeatureSet("toys"), toys(0), monkeypatch)
+    assert full.train.shape == (20, 81 * 4 * 4)
+    assert torch.allclose(full.test.norm(dim=1), torch.tensor(1.0))
 
 
 def test_a_record_s_features_do_not_depend_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,9 @@ def test_the_cache_is_used_while_the_images_are_the_same(
 
 
 def test_projected_angles_are_about_those_of_all_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = prepared(FeatureSet("toys"), toys(0), monkeypatch)
+    full = prepared(FeatureSet("toys"), toys(0), monkeypatch)
     wide = prepared(FeatureSet("toys", dimension=4000), toys(0), monkeypatch)
-    error = wide.train @ wide.train.T - whole.train @ whole.train.T
+    error = wide.train @ wide.train.T - full.train @ full.train.T
     # A product of random projections to k columns is off by at most about √(2/k).
     assert np.abs(error.numpy()).max() < 5.0 * np.sqrt(2.0 / 4000)
 

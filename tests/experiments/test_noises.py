@@ -16,7 +16,7 @@ from experiments.reproduction.noises import (
 
 import dither
 
-T = 100
+T = 40
 
 
 def mechanism(noise: str, accounting: str, schedule: str = "inverse_sqrt") -> Mechanism:

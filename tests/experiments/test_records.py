@@ -24,7 +24,7 @@ LINES, KNOWN = SMALL.lines(), SMALL.read()
 SEEDS = range(PROFILES["small"].seeds)
 
 
-def test_every_record_says_where_it_comes_from() -> None:
+def test_every_record_has_its_origin() -> None:
     assert LINES
     for line in LINES:
         assert line["command"].startswith("dither reproduce ")

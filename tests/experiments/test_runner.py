@@ -1,4 +1,4 @@
-"""What was finished is kept, whatever became of the rest."""
+"""Finished runs are stored, even if others fail."""
 
 import os
 import time
@@ -34,8 +34,8 @@ class Toy:
         return [Outcome((1,), (float(run.seed),), None, {"process": os.getpid()}) for run in runs]
 
 
-def store(folder: Path) -> Store:
-    return Store(folder, {"toy": Toy})
+def store(directory: Path) -> Store:
+    return Store(directory, {"toy": Toy})
 
 
 def test_a_run_that_fails_loses_nothing_that_was_finished(tmp_path: Path) -> None:

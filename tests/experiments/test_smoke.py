@@ -22,8 +22,8 @@ from dither.data import directory as data_directory
 has_data = all((data_directory() / name).exists() for name in ("cifar10", "mnist", "fashion-mnist"))
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "runs.jsonl"
+def lines(runs: Path) -> list[dict[str, Any]]:
+    path = runs / "runs.jsonl"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
@@ -36,8 +36,8 @@ def results(found: list[dict[str, Any]]) -> dict[str, Any]:
     return {key(line): (line["accuracies"], line["epsilon"]) for line in found}
 
 
-def begun(folder: Path, *more: str) -> "subprocess.Popen[str]":
-    argv = [sys.executable, "-m", "dither", "reproduce", *more, "--out", str(folder)]
+def start(runs: Path, *more: str) -> "subprocess.Popen[str]":
+    argv = [sys.executable, "-m", "dither", "reproduce", *more, "--out", str(runs)]
     return subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -86,9 +86,9 @@ def test_the_smoke_profile_runs_everything_and_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DITHER_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "runs"
-    out, err = begun(folder, "all", "--profile", "smoke", "--jobs", "2").communicate(timeout=600)
-    found = lines(folder)
+    runs = tmp_path / "runs"
+    out, err = start(runs, "all", "--profile", "smoke", "--jobs", "2").communicate(timeout=600)
+    found = lines(runs)
     assert found, err
     assert max(Counter(map(key, found)).values()) == 1
     assert {line["kind"] for line in found} == {"head", "adaptive", "network", "state"}
@@ -99,35 +99,35 @@ def test_the_smoke_profile_runs_everything_and_reports_it(
         assert {"python", "dither", "torch", "numpy", "kymatio"} <= set(line["versions"])
     assert out.count("gap optimal − uniform") == 16
 
-    assert main(["reproduce", "report", "--profile", "smoke", "--out", str(folder)]) == 0
+    assert main(["reproduce", "report", "--profile", "smoke", "--out", str(runs)]) == 0
     assert capsys.readouterr().out.endswith("report.md\n")
-    report = (folder / "report.md").read_text(encoding="utf-8")
+    report = (runs / "report.md").read_text(encoding="utf-8")
     for name in EXPERIMENTS:
         assert f"`dither reproduce {name}`" in report
     pictures = [part.split(")")[0] for part in report.split("](")[1:]]
     assert len(pictures) >= 10
     for picture in pictures:
-        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
+        assert (runs / picture).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.evidence
 @pytest.mark.skipif(not has_data, reason="DITHER_DATA has not all of the paper's sets")
 def test_a_killed_run_resumes_without_repeating_and_one_job_gives_the_same(tmp_path: Path) -> None:
-    folder, alone = tmp_path / "killed", tmp_path / "alone"
+    runs, alone = tmp_path / "killed", tmp_path / "alone"
     smoke = ("figure-constant-vs-decay", "--profile", "smoke", "--seeds", "1")
-    killed = begun(folder, *smoke, "--jobs", "2")
+    killed = start(runs, *smoke, "--jobs", "2")
     deadline = time.monotonic() + 300.0
-    while len(lines(folder)) < 2 and killed.poll() is None and time.monotonic() < deadline:
+    while len(lines(runs)) < 2 and killed.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
-    before = lines(folder)
+    before = lines(runs)
     assert 2 <= len(before) < 8
 
-    resumed = begun(folder, *smoke, "--jobs", "2", "--resume")
+    resumed = start(runs, *smoke, "--jobs", "2", "--resume")
     _, err = resumed.communicate(timeout=300)
     assert resumed.returncode == 0, err
-    after = lines(folder)
+    after = lines(runs)
     assert after[: len(before)] == before
     assert len(after) == len(results(after)) == 8
 

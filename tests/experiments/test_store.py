@@ -19,8 +19,8 @@ RUNS: tuple[Run, ...] = (
 OUTCOME = Outcome((20, 40), (10.25, 12.5), 0.75, {"share": 0.5})
 
 
-def filled(folder: Path) -> Store:
-    store = Store(folder, KINDS)
+def filled(directory: Path) -> Store:
+    store = Store(directory, KINDS)
     with store.writing():
         for run in RUNS:
             store.add(run, OUTCOME, {"seconds": 1.0, "commit": "abc"})
@@ -38,13 +38,13 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [1, 40, -1])
 def test_half_a_last_line_is_left_out_and_taken_away(tmp_path: Path, kept: int) -> None:
     store, path = filled(tmp_path), tmp_path / "runs.jsonl"
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
+    complete = path.read_bytes()
+    lines = complete.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2]) + lines[2][:kept])
     assert set(store.read()) == set(RUNS[:2])
     with store.writing():
         store.add(RUNS[2], OUTCOME, {"seconds": 1.0, "commit": "abc"})
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == complete
 
 
 def test_two_writers_are_one_too_many(tmp_path: Path) -> None:

@@ -64,9 +64,10 @@ def driven() -> Driven:
 def is_of_scale(energies: FloatArray, scales: FloatArray, *, steps: int) -> NDArray[np.bool_]:
     """Return for each so many steps together whether Σ‖noise/scale‖² can be what it should be.
 
-    That is χ² with d degrees a step; it is told wrongly once in 1e9 times. The limits are 6.1
-    standard deviations away, each of which is 1/√(2·d·steps) of the scale: ±6 % for a step by
-    itself, with d = 5,120; ±1.4 % for twenty, where 3 % off is seven standard deviations beyond.
+    That is χ² with d degrees of freedom per step; it is judged wrongly once in 1e9 times. The
+    limits are 6.1 standard deviations away, each of which is 1/√(2·d·steps) of the scale: ±6 % for
+    a step by itself, with d = 5,120; ±1.4 % for twenty, where 3 % off is seven standard deviations
+    beyond.
     """
     low, high = limits(DIMENSION * steps)
     together = (energies / scales**2).reshape(-1, steps).sum(1)

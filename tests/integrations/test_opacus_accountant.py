@@ -50,7 +50,7 @@ def independent_epsilon(history: History) -> float:
 
 
 @pytest.mark.parametrize("history", [UNEQUAL, SEVERAL_RATES])
-def test_unequal_steps_cost_what_dp_accounting_says(history: History) -> None:
+def test_unequal_steps_cost_what_dp_accounting_computes(history: History) -> None:
     bound, independent = accountant_with(history).bound(DELTA), independent_epsilon(history)
     assert bound.lower is not None
     assert bound.lower <= independent
@@ -58,7 +58,7 @@ def test_unequal_steps_cost_what_dp_accounting_says(history: History) -> None:
     assert (bound.adjacency, bound.is_upper_bound) == ("add-remove", True)
 
 
-def test_unequal_steps_are_not_priced_as_equal_ones() -> None:
+def test_unequal_steps_are_not_accounted_as_equal_ones() -> None:
     """A history taken for its mean noise would be off by far more than the test above lets by."""
     steps = [z for z, _, times in UNEQUAL for _ in range(times)]
     flat = accountant_with([(sum(steps) / len(steps), 0.05, len(steps))])
@@ -66,7 +66,7 @@ def test_unequal_steps_are_not_priced_as_equal_ones() -> None:
 
 
 @pytest.mark.parametrize("line", [(1.1, 0.01, 1000), (0.8, 0.05, 100), (2.0, 0.2, 50)])
-def test_equal_steps_cost_what_opacus_says(line: tuple[float, float, int]) -> None:
+def test_equal_steps_cost_what_opacus_computes(line: tuple[float, float, int]) -> None:
     rdp, prv = RDPAccountant(), PRVAccountant()
     rdp.history = prv.history = [line]
     ours = DitherAccountant()
@@ -158,7 +158,7 @@ def test_it_counts_the_steps_of_an_engine_without_a_plan() -> None:
 
 
 def test_several_batches_in_one_step_are_refused() -> None:
-    """Opacus would price two draws as one with twice the rate, but a record can be in both."""
+    """Opacus would account two draws as one with twice the rate, but a record can be in both."""
     private_engine = engine()
     model, optimizer, loader = made_private(private_engine, records(60), batch_size=10)
     model.allow_grad_accumulation()

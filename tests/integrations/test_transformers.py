@@ -161,7 +161,7 @@ def test_prepare_changes_no_output(name: str) -> None:
 @pytest.mark.filterwarnings("ignore::dither.clipping.FallbackWarning")
 @pytest.mark.parametrize("how", ["full", "lora"])
 @pytest.mark.parametrize("name", MODELS)
-def test_models_as_they_are_give_the_same(name: str, how: str) -> None:
+def test_unprepared_models_have_the_same_gradients(name: str, how: str) -> None:
     make, layers = MODELS[name]
     torch.manual_seed(1)
     model = adapted(make(), layers) if how == "lora" else make()

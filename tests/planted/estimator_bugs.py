@@ -57,7 +57,7 @@ ESTIMATOR_BUGS = (
         "a search charged as one run",
         a_search_charged_as_one_run,
         "tests/estimators/test_search.py::"
-        "test_the_whole_search_costs_what_dp_accounting_says[12.0-1.0]",
+        "test_the_search_costs_what_dp_accounting_computes[12.0-1.0]",
     ),
     Bug(
         "scores of a search with half of their noise",

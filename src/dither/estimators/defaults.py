@@ -18,6 +18,11 @@ class Defaults:
         stepsizes: the schedule η_0 … η_{T−1}.
         clip_norm: C_G.
         standardizing_steps: how many of the first steps release means of the features.
+
+    Example:
+        >>> chosen = defaults(dataset_size=1000, features=20)
+        >>> chosen.steps, chosen.clip_norm
+        (200, 0.2)
     """
 
     batch_size: int

@@ -32,7 +32,11 @@ _Mask = NDArray[np.bool_]
 
 
 class PrivacyLeakWarning(UserWarning):
-    """Something that should be public was derived from the private data: ε does not cover it."""
+    """Something that should be public was derived from the private data: ε does not cover it.
+
+    Example:
+        >>> warnings.simplefilter("error", PrivacyLeakWarning)  # fail instead of claiming no ε
+    """
 
 
 class Leaks:

@@ -222,7 +222,10 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         """Search, within the budget, and keep the best estimator."""
         self._validate_params()
         settings, leaks = self._grid_points(), Leaks()
-        X, y = self._validate(X, y)
+        X, y = validate_data(
+            self, X, y, y_numeric=not is_classifier(self.estimator), ensure_min_samples=4,
+            **self.estimator._validation_options,
+        )  # fmt: skip
         check_scaling(X, leaks)
         n, delta = public_sizes(X.shape[0], self.dataset_size, self.delta)
         expected_tests = min(max(1, round(self.test_size * n)), n - 1)
@@ -267,18 +270,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                     f"param_grid must have parameters among {', '.join(allowed)}, got {name!r}"
                 )
         return settings
-
-    def _validate(self, X: Any, y: Any) -> tuple[Any, Any]:
-        numeric = not is_classifier(self.estimator)
-        checked: tuple[Any, Any] = validate_data(
-            self,
-            X,
-            y,
-            y_numeric=numeric,
-            ensure_min_samples=4,
-            **self.estimator._validation_options,
-        )
-        return checked
 
     def _run_trials(
         self,
