@@ -41,6 +41,10 @@ class RunEntry:
         delta: δ of the plan.
         is_seeded: whether its noise can be repeated by those who know the seed.
         time: when, in UTC.
+
+    Example:
+        >>> RunEntry("first", "f1", "poisson", 0.1, (2.0,), 0.4, 1e-5, False, now()).noise
+        (2.0,)
     """
 
     run: str
@@ -56,7 +60,12 @@ class RunEntry:
 
 @dataclass(frozen=True)
 class PlanEntry:
-    """A run continues with another plan, whose first steps are those that were spent."""
+    """A run continues with another plan, whose first steps are those that were spent.
+
+    Example:
+        >>> PlanEntry("first", "f2", (2.0, 2.5), now()).noise
+        (2.0, 2.5)
+    """
 
     run: str
     fingerprint: str
@@ -66,7 +75,12 @@ class PlanEntry:
 
 @dataclass(frozen=True)
 class StepEntry:
-    """A step was charged: its number, from 0, and its noise multiplier."""
+    """A step was charged: its number, from 0, and its noise multiplier.
+
+    Example:
+        >>> StepEntry("first", 0, 2.0)
+        StepEntry(run='first', step=0, noise=2.0)
+    """
 
     run: str
     step: int
@@ -75,7 +89,12 @@ class StepEntry:
 
 @dataclass(frozen=True)
 class EndEntry:
-    """A run has ended and will not spend any more."""
+    """A run has ended and will not spend any more.
+
+    Example:
+        >>> EndEntry("first", 1, now()).steps
+        1
+    """
 
     run: str
     steps: int
@@ -84,7 +103,12 @@ class EndEntry:
 
 @dataclass(frozen=True)
 class CapEntry:
-    """All runs together may cost (ε, δ) at most; the orders are of the filter, if one is needed."""
+    """All runs together may cost (ε, δ) at most; the orders are of the filter, if one is needed.
+
+    Example:
+        >>> CapEntry(1.0, 1e-5, (8.0,), now()).epsilon
+        1.0
+    """
 
     epsilon: float
     delta: float

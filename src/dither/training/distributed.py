@@ -142,6 +142,10 @@ class Shard:
         dataset: what `make_private` takes as a dataset; it may be empty if it is in memory.
         keys: one id per record, in their order: a sequence or an array of integers or strings.
             Ranks compare hashes of them.
+
+    Example:
+        >>> Shard(torch.zeros(3, 2), keys=["a", "b", "c"]).keys
+        ['a', 'b', 'c']
     """
 
     dataset: Any

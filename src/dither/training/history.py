@@ -23,6 +23,10 @@ class Row:
         noise_multiplier: z of the last of them.
         metrics: what was measured on public data.
         iterate_metrics: the same of the last iterate, where ``metrics`` are of an average of them.
+
+    Example:
+        >>> Row(step=20, epsilon=0.5, stepsize=0.1, noise_multiplier=2.0).metrics
+        {}
     """
 
     step: int

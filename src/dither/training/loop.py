@@ -50,6 +50,14 @@ class TrainResult:
         seed: None, or the seed of a run whose noise can be repeated.
         derived_from_private_data: what was computed from the private data and is treated as public.
         metrics: the last metrics on public data.
+
+    Example:
+        >>> import dither, torch
+        >>> plan = dither.Plan.unsafe_without_noise(steps=2, dataset_size=9, batch_size=3)
+        >>> data = torch.zeros(9, 2), torch.zeros(9, dtype=torch.int64)
+        >>> result = train(nn.Linear(2, 2), data, plan, progress=False)
+        >>> result.steps, [row.step for row in result.history], result.bound.epsilon
+        (2, [2], inf)
     """
 
     model: nn.Module
