@@ -157,12 +157,7 @@ def form() -> dict[str, Any]:
         for name, kind in NAMES.items()
     }
     choices = {name: [*names] for name, names in _CHOICES.items()}
-    return {
-        "defaults": DEFAULTS,
-        "choices": choices,
-        "parameters": kinds,
-        "most_steps": MAX_STEPS,
-    }
+    return {"defaults": DEFAULTS, "choices": choices, "parameters": kinds}
 
 
 def read(given: Mapping[str, Any]) -> Settings:

@@ -15,7 +15,8 @@ import numpy as np
 
 from dither.reports.claim import Claim
 from dither.reports.figures import BLUE, GREEN, ORANGE, VERMILION
-from dither.reports.load import Point, RunFiles
+from dither.reports.load import RunFiles
+from dither.training.history import Row
 from dither.types import FloatArray, rounded
 
 if TYPE_CHECKING:
@@ -121,11 +122,8 @@ def _parameter_noise(files: RunFiles) -> Chart | None:
         y = scale * plan.stepsizes[:taken] * plan.noise_multipliers[:taken]
         line = _series("noise", np.arange(1, taken + 1), y)
     else:
-        rows = [
-            (point.step, scale * point.stepsize * point.noise_multiplier)
-            for point in files.history
-            if point.stepsize is not None and point.noise_multiplier is not None
-        ]
+        noise = [(row.step, scale * row.stepsize * row.noise_multiplier) for row in files.history]
+        rows = [(step, value) for step, value in noise if math.isfinite(value)]
         if not rows:
             return None
         line = _series("noise", *zip(*rows, strict=True))
@@ -157,7 +155,7 @@ def _spending(files: RunFiles, claim: Claim) -> Chart | None:
         if x[-1] < spent.size:
             x, y = np.append(x, spent.size), np.append(y, counted.epsilon)
     else:
-        rows = [(point.step, point.epsilon) for point in files.history if point.epsilon is not None]
+        rows = [(row.step, row.epsilon) for row in files.history if math.isfinite(row.epsilon)]
         x, y = np.array([(0.0, 0.0), *rows]).T
         if x[-1] == spent.size:  # never below the ledger
             y[-1] = max(y[-1], counted.epsilon)
@@ -175,13 +173,15 @@ def _spending(files: RunFiles, claim: Claim) -> Chart | None:
     )  # fmt: skip
 
 
-def _metric(history: Sequence[Point], metric: str, name: str, scale: float) -> Chart | None:
-    def line(label: str, metrics: Callable[[Point], dict[str, float]]) -> Series | None:
-        known = [(p.step, scale * metrics(p)[metric]) for p in history if metric in metrics(p)]
+def _metric(history: Sequence[Row], metric: str, name: str, scale: float) -> Chart | None:
+    def line(label: str, metrics: Callable[[Row], dict[str, float]]) -> Series | None:
+        known = [
+            (row.step, scale * metrics(row)[metric]) for row in history if metric in metrics(row)
+        ]
         return _series(label, *zip(*known, strict=True)) if known else None
 
-    final = line("with averaging", lambda point: point.metrics)
-    iterate = line("last iterate", lambda point: point.iterate_metrics)
+    final = line("with averaging", lambda row: row.metrics)
+    iterate = line("last iterate", lambda row: row.iterate_metrics)
     if final is None:
         return None
     lines = (Series("measured", final.x, final.y),) if iterate is None else (final, iterate)

@@ -13,6 +13,7 @@ from dither.ledger import FILE, EndEntry, Ledger, PlanEntry
 from dither.ledger.state import RunState
 from dither.planning import Plan
 from dither.planning.serialization import from_json_value
+from dither.training.history import Row
 from dither.training.loop import REACTIVE_PLAN
 from dither.training.run_directory import ABOUT, CANARIES
 from dither.types import PrivacyBound
@@ -67,19 +68,6 @@ class PlanFacts:
     has_noise: bool = True
     uses_raw_gradients: bool = False
     plan: Plan | None = None
-
-
-@final
-@dataclass(frozen=True)
-class Point:
-    """One row of history.jsonl; None is a value that was not finite."""
-
-    step: int
-    epsilon: float | None
-    stepsize: float | None
-    noise_multiplier: float | None
-    metrics: dict[str, float]
-    iterate_metrics: dict[str, float]
 
 
 @final
@@ -139,7 +127,7 @@ class RunFiles:
     result: Result | None = None
     plan: PlanFacts | None = None
     ledger: LedgerView | None = None
-    history: tuple[Point, ...] = ()
+    history: tuple[Row, ...] = ()
     audits: tuple[Audit, ...] = ()
     canaries: tuple[int, int | None] | None = None
     model_hash: str | None = None
@@ -243,19 +231,22 @@ def _plan(text: str) -> PlanFacts:
     )
 
 
-def _read_history(files: RunFiles) -> tuple[Point, ...]:
+def _read_history(files: RunFiles) -> tuple[Row, ...]:
     """Return the rows of history.jsonl; a last line that is incomplete is left out."""
     lines = _read(files, HISTORY, str.splitlines) or []
-    points: list[Point] = []
+    rows: list[Row] = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-            row |= {name: _metrics(row[name]) for name in ("metrics", "iterate_metrics")}
-            points.append(Point(**row))
+            row: dict[str, Any] = json.loads(line)
+            fields: dict[str, Any] = {
+                name: math.nan if value is None else value for name, value in row.items()
+            }
+            metrics = {name: _metrics(row[name]) for name in ("metrics", "iterate_metrics")}
+            rows.append(Row(**fields | metrics))
         except _DAMAGE:
             if number < len(lines):
                 files.warnings.append(f"{HISTORY} is damaged in line {number}, which is left out.")
-    return tuple(points)
+    return tuple(rows)
 
 
 def _audits(text: str) -> tuple[Audit, ...]:

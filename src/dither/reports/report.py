@@ -6,7 +6,8 @@ from typing import Any, final
 
 from dither.reports.charts import Chart, find_charts
 from dither.reports.claim import Claim, find_claim
-from dither.reports.load import Audit, Point, RunFiles, load_run
+from dither.reports.load import Audit, RunFiles, load_run
+from dither.training.history import Row
 from dither.training.statement import RunFacts, paragraphs
 from dither.types import SpentSoFar
 
@@ -56,7 +57,7 @@ class RunReport:
     plan_text: str | None
     fingerprints: tuple[str, ...]
     averaging: str | None
-    history: tuple[Point, ...]
+    history: tuple[Row, ...]
     metrics: dict[str, float]
     iterate_metrics: dict[str, float]
     derived_from_private_data: tuple[str, ...]
