@@ -34,7 +34,7 @@ def plans() -> dict[str, Plan]:
     }  # fmt: skip
 
 
-def measured(plan: Plan) -> dict[str, Any]:
+def measure_audit(plan: Plan) -> dict[str, Any]:
     """Return the seconds of an audit and of one trial alone, and what was proven."""
     together, alone, lower = [], [], []
     for seed in range(1, ROUNDS + 1):
@@ -56,7 +56,7 @@ def measured(plan: Plan) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, write the record."""
-    found = {name: measured(plan) for name, plan in plans().items()}
+    found = {name: measure_audit(plan) for name, plan in plans().items()}
     for name, row in found.items():
         seconds = ", ".join(f"{each:.0f}" for each in row["seconds"])
         lower = ", ".join(f"{each:.2f}" for each in row["lower"])

@@ -42,22 +42,22 @@ def main() -> None:
     times: dict[int, list[float]] = {1: [], 2: []}
     for _ in track(range(ROUNDS), "rounds", transient=True):
         for size, seconds in times.items():
-            seconds.append(json.loads(launched(size, "steps"))["seconds"])
+            seconds.append(json.loads(launch(size, "steps"))["seconds"])
     ratios = [one / two for one, two in zip(times[1], times[2], strict=True)]
-    constants = {**json.loads(launched(2, "sending")), **local_constants(median(times[1]))}
+    constants = {**json.loads(launch(2, "sending")), **local_constants(median(times[1]))}
     found = {
         "setting": f"CIFAR CNN, {BATCH} records a step, one thread a process, {ROUNDS} alternating "
         f"rounds of {STEPS} steps, medians",
         "seconds a step": {f"{size} ranks": round(median(v), 4) for size, v in times.items()},
         "throughput of two ranks relative to one process": round(median(ratios), 3),
         "constants": {name: float(f"{value:.4g}") for name, value in constants.items()},
-        "milliseconds a step": {str(2**k): scaled(2**k, constants) for k in range(11)},
+        "milliseconds a step": {str(2**k): predict_step(2**k, constants) for k in range(11)},
     }
     record("distributed", "python -m benchmarks.distributed", ("torch",), found)
     print(json.dumps(found, indent=2))
 
 
-def scaled(size: int, constants: dict[str, float]) -> dict[str, float]:
+def predict_step(size: int, constants: dict[str, float]) -> dict[str, float]:
     """Return the milliseconds of a step of 256 records per rank, by what they are spent on."""
     rounds = math.ceil(math.log2(size))
     bytes_up, bytes_down = 8.0 * constants["parameters"], 4.0 * constants["parameters"]
@@ -75,8 +75,8 @@ def local_constants(step: float) -> dict[str, float]:
     """Return what a rank does by itself: seconds for one of each."""
     parameters = sum(p.numel() for p in cifar_cnn().parameters())
     stream = Source(seed=0).stream("benchmark", 0)
-    inclusion = timed(lambda: Poisson(BATCH / RECORDS).draw(10**6, stream)) / 10**6
-    noise = timed(lambda: [None for _ in normal_blocks(10**6, 1.0, stream)]) / 10**6
+    inclusion = seconds_of(lambda: Poisson(BATCH / RECORDS).draw(10**6, stream)) / 10**6
+    noise = seconds_of(lambda: [None for _ in normal_blocks(10**6, 1.0, stream)]) / 10**6
     own = RECORDS * inclusion + parameters * noise
     return {
         "parameters": float(parameters),
@@ -86,7 +86,7 @@ def local_constants(step: float) -> dict[str, float]:
     }
 
 
-def timed(work: Callable[[], object]) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
     """Return the median seconds of some calls."""
     seconds = []
     for _ in range(9):
@@ -96,7 +96,7 @@ def timed(work: Callable[[], object]) -> float:
     return median(seconds)
 
 
-def launched(size: int, what: str) -> str:
+def launch(size: int, what: str) -> str:
     """Run this file on so many ranks, and return what the first prints."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -147,7 +147,7 @@ def sending() -> dict[str, float]:
             dist.broadcast(sent, src=0)
             dist.barrier()
 
-        seconds.append(timed(send) - timed(dist.barrier))
+        seconds.append(seconds_of(send) - seconds_of(dist.barrier))
     slope, start = np.polyfit(SIZES, seconds, 1, w=1.0 / np.asarray(SIZES) ** 0.5)
     return {"seconds a message": max(float(start), 0.0), "seconds a byte": float(slope)}
 

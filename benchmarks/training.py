@@ -217,7 +217,7 @@ def noise_share(name: str) -> dict[str, Any]:
     drawing = _Timer("normal_blocks")
     full: list[float] = []
     drawn: list[float] = []
-    for turn, (x, y) in zip(range(STEPS + 3), _timed(run, full), strict=False):
+    for turn, (x, y) in zip(range(STEPS + 3), _iterate_timed(run, full), strict=False):
         run.backward(losses(run.model(x), y))
         run.optimizer.step()
         run.optimizer.zero_grad()
@@ -234,7 +234,7 @@ def noise_share(name: str) -> dict[str, Any]:
     }
 
 
-def _timed(run: dither.training.Private, times: list[float]) -> Any:
+def _iterate_timed(run: dither.training.Private, times: list[float]) -> Any:
     batches = run.batches()
     while True:
         start = time.perf_counter()

@@ -119,7 +119,7 @@ def private(model: Any, data: Data, losses: Callable[[Any, Tensor], Tensor]) -> 
     return step
 
 
-def measured(name: str) -> dict[str, Any]:
+def measure(name: str) -> dict[str, Any]:
     """Time both steps in turn."""
     make, losses = CASES[name]
     data = documents(of_classes=losses is classification_losses)
@@ -149,7 +149,7 @@ def main() -> None:
         "setting": f"1 thread, {LAYERS} layers of width {WIDTH}, LoRA of rank 8 on attention, "
         f"batches of about {BATCH} documents of up to {LENGTH} tokens, AdamW, steps alternating, "
         f"median of {STEPS}",
-        "steps": {name: measured(name) for name in CASES},
+        "steps": {name: measure(name) for name in CASES},
     }
     command = "python -m benchmarks.transformers"
     record("transformers", command, ("torch", "transformers", "peft"), results)

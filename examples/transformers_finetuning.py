@@ -1,6 +1,6 @@
 """Private fine-tuning of models of transformers: a classifier and a language model, full and LoRA.
 
-Documents are made up here, so that nothing is downloaded: for the classifier, words of two topics;
+Documents are generated here, so nothing is downloaded: for the classifier, words of two topics;
 for the language model, a language in which every word has a few likely followers. A document is a
 record: ε and δ protect each complete document. Each model is measured before and after on other
 documents, which are public. Each ε is of one model: the full and the LoRA model of a task saw the
@@ -57,12 +57,12 @@ def topics(settings: Settings, documents: int, generator: torch.Generator) -> Da
     """Return documents of one of two topics: each has words of its own that are more frequent."""
     classes = torch.randint(2, (documents,), generator=generator)
     frequencies = torch.ones(2, settings.words)
-    frequencies[:, 0] = 0.0  # the padding is no word
+    frequencies[:, 0] = 0.0  # index 0 is padding
     frequencies[0, 1:9] = frequencies[1, 9:17] = 6.0
     words = torch.multinomial(
         frequencies[classes], settings.length, replacement=True, generator=generator
     )
-    return _padded(words, settings, generator), classes
+    return _pad(words, settings, generator), classes
 
 
 def language(settings: Settings, documents: int, generator: torch.Generator) -> Data:
@@ -78,12 +78,12 @@ def language(settings: Settings, documents: int, generator: torch.Generator) -> 
     for _ in range(settings.length - 1):
         word = torch.multinomial(followers[word], 1, generator=generator)[:, 0]
         words.append(word)
-    inputs = _padded(torch.stack(words, 1), settings, generator)
+    inputs = _pad(torch.stack(words, 1), settings, generator)
     labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORE_INDEX)
     return inputs, labels
 
 
-def _padded(words: Tensor, settings: Settings, generator: torch.Generator) -> dict[str, Tensor]:
+def _pad(words: Tensor, settings: Settings, generator: torch.Generator) -> dict[str, Tensor]:
     """Cut documents to lengths of their own, and pad them to the public one."""
     half = settings.length // 2
     lengths = torch.randint(half, settings.length + 1, (len(words),), generator=generator)
@@ -154,7 +154,7 @@ def public_loss(model: nn.Module, public: Data, task: Task) -> float:
     return float(losses.mean())
 
 
-def fine_tuned(
+def fine_tune(
     task: Task, how: str, private: Data, public: Data, plan: dither.Plan, settings: Settings
 ) -> tuple[float, float, dither.training.TrainResult]:
     """Train a model privately; return its loss on public documents before and after, and more."""
@@ -187,7 +187,7 @@ def main(settings: Settings | None = None) -> dict[str, tuple[float, float]]:
         public = task.documents(settings, 500, generator)
         for how in ("full", "LoRA"):
             start = time.perf_counter()
-            before, after, result = fine_tuned(task, how, private, public, plan, settings)
+            before, after, result = fine_tune(task, how, private, public, plan, settings)
             trained = sum(p.numel() for p in result.model.parameters() if p.requires_grad)
             print(
                 f"{name}, {how}: {trained:,} parameters, loss on public documents {before:.3f} "
