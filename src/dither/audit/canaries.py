@@ -69,15 +69,15 @@ class Canaries:
         device = next(iter(model.parameters())).device
         outputs = [forward(model, (part.to(device),)) for part in self.inputs.split(_BATCH)]
         model.train(was_training)
-        found = torch.cat(outputs).double().cpu()
-        if found.dim() != 2 or found.shape[1] <= int(self.targets.max()):
+        logits = torch.cat(outputs).double().cpu()
+        if logits.dim() != 2 or logits.shape[1] <= int(self.targets.max()):
             raise validate.InvalidValueError(
                 "model must give one number per class, got outputs of shape "
-                f"{tuple(found.shape)} for labels up to {int(self.targets.max())}"
+                f"{tuple(logits.shape)} for labels up to {int(self.targets.max())}"
             )
-        logits = torch.log_softmax(found, 1)
-        own = logits.gather(1, self.targets[:, None])[:, 0]
-        return (own - logits.mean(0)[self.targets]).numpy()
+        log_probabilities = torch.log_softmax(logits, 1)
+        own = log_probabilities.gather(1, self.targets[:, None])[:, 0]
+        return (own - log_probabilities.mean(0)[self.targets]).numpy()
 
 
 def mislabelled(

@@ -112,12 +112,12 @@ class Guesses:
     Attributes:
         lower: the lower bound on ε.
         right: how many guesses were right.
-        made: how many were made.
+        count: how many there are.
     """
 
     lower: float
     right: int
-    made: int
+    count: int
 
 
 def guess_by_thresholds(
@@ -132,9 +132,11 @@ def guess_by_thresholds(
     guessed_in = score >= thresholds.guess_in
     guessed_out = (score <= thresholds.guess_out) & ~guessed_in
     right = int((guessed_in & included).sum() + (guessed_out & ~included).sum())
-    made = int(guessed_in.sum() + guessed_out.sum())
-    lower = independent_bound(right, made, trials=included.size, delta=delta, confidence=confidence)
-    return Guesses(lower, right, made)
+    count = int(guessed_in.sum() + guessed_out.sum())
+    lower = independent_bound(
+        right, count, trials=included.size, delta=delta, confidence=confidence
+    )
+    return Guesses(lower, right, count)
 
 
 def guess_by_rank(
@@ -148,15 +150,15 @@ def guess_by_rank(
     # Equal scores are ordered at random, not as given.
     shuffled = np.random.default_rng(_SEED).permutation(included.size)
     order = shuffled[np.argsort(score[shuffled], kind="stable")]
-    level, found = (1.0 - confidence) / _SHARES.size, []
+    level, candidates = (1.0 - confidence) / _SHARES.size, []
     for share in _SHARES:
         k = max(int(included.size * share), 1)
         right = int(included[order[-k:]].sum() + (~included[order[:k]]).sum())
         lower = one_run_bound(
             right, 2 * k, canaries=included.size, delta=delta, confidence=1.0 - level
         )
-        found.append(Guesses(lower, right, 2 * k))
-    return max(found)
+        candidates.append(Guesses(lower, right, 2 * k))
+    return max(candidates)
 
 
 def reached_points(

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
         from dither.ledger.files import write_atomic
 
         write_atomic(Path(save), plans[arguments.noise].to_json().encode())
-    columns = {name: _column(arguments, made, plans["uniform"]) for name, made in plans.items()}
+    columns = {name: _column(arguments, each, plans["uniform"]) for name, each in plans.items()}
     if arguments.json:
         json.dump({"schedule": repr(schedule), "steps": steps, **columns}, sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -92,28 +92,28 @@ def run(arguments: argparse.Namespace) -> None:
                 sys.stdout.write(f"The {what} is in {where}.\n")
 
 
-def _column(arguments: argparse.Namespace, made: "Plan", uniform: "Plan") -> dict[str, Any]:
+def _column(arguments: argparse.Namespace, plan: "Plan", uniform: "Plan") -> dict[str, Any]:
     """Return the compared values of one plan."""
     from dither.planning.planner import compare
 
     return {
         **compare(
-            made.stepsizes,
-            made.noise_multipliers,
+            plan.stepsizes,
+            plan.noise_multipliers,
             uniform=uniform.noise_multipliers,
             problem=build_problem(arguments),
-            sampling=made.sampling,
+            sampling=plan.sampling,
         ),
-        **{f"epsilon_{name}": cost for name, cost in _costs(made).items()},
-        "fingerprint": made.fingerprint,
+        **{f"epsilon_{name}": cost for name, cost in _costs(plan).items()},
+        "fingerprint": plan.fingerprint,
     }
 
 
-def _costs(made: "Plan") -> dict[str, float | None]:
+def _costs(plan: "Plan") -> dict[str, float | None]:
     """Return ε of a plan by every accountant, None where one gives nothing."""
     return {
         name: bound.epsilon if math.isfinite(bound.epsilon) else None
-        for name, bound in made.costs().items()
+        for name, bound in plan.costs().items()
     }
 
 
@@ -132,7 +132,7 @@ _ROWS = {
 }
 
 
-def _print(made: "Plan", name: str, columns: dict[str, dict[str, Any]]) -> None:
+def _print(plan: "Plan", name: str, columns: dict[str, dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -146,7 +146,7 @@ def _print(made: "Plan", name: str, columns: dict[str, dict[str, Any]]) -> None:
         digits = rounded if key.startswith("epsilon") else _nearest
         table.add_row(label, *("–" if cell is None else digits(cell, 5) for cell in cells))
     console.print(table)
-    console.print(f"The {name} plan: {made}", markup=False)
+    console.print(f"The {name} plan: {plan}", markup=False)
 
 
 def _nearest(value: float, digits: int) -> str:

@@ -41,7 +41,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`check` found: about private data, so for their owner only.
+    """The report of :func:`check`: about private data, so for its owner only.
 
     Attributes:
         records: how many records there are.
