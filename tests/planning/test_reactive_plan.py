@@ -1,5 +1,6 @@
 """Plans for step sizes that react: what they promise, and that their runs keep it."""
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -279,9 +280,33 @@ def test_the_fingerprint_sees_everything(kind: str, request: pytest.FixtureReque
             )
         ),
     ]
-    others = [replace(plan, **change) for change in changes]
+    others = []
+    for change in changes:
+        other = copy.copy(plan)
+        other.__dict__.pop("fingerprint", None)
+        other.__dict__.update(change)
+        others.append(other)
     assert len({plan.fingerprint, *(other.fingerprint for other in others)}) == len(others) + 1
     assert all(other != plan for other in others)
+
+
+@pytest.mark.parametrize(
+    "change", [{"dataset_size": 1_000}, {"batch_size": 512}, {"sampling": "fixed"}]
+)
+def test_other_sizes_than_the_noise_was_accounted_for_are_refused(
+    fixed: ReactivePlan, change: dict[str, Any]
+) -> None:
+    assert replace(fixed, clip_norm=2.0).bound == fixed.bound
+    with pytest.raises(ValueError, match="noises must be accounted with the plan's own sizes"):
+        replace(fixed, **change)
+
+
+def test_other_noise_with_the_old_bound_is_refused(fixed: ReactivePlan) -> None:
+    assert fixed.noises is not None
+    less = replace(fixed.noises, noise_multipliers=0.7 * fixed.noises.noise_multipliers)
+    with pytest.raises(ValueError, match="noises must be accounted"):
+        replace(fixed, noises=less)
+    assert replace(fixed, noises=less, bound=less.bound).bound.epsilon > fixed.bound.epsilon
 
 
 def test_equal_plans_are_equal_and_have_the_same_fingerprint(fixed: ReactivePlan) -> None:

@@ -59,6 +59,18 @@ class ReactivePlan:
     scale: float = 0.0
     order: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Check that noise that was fixed in advance was accounted for this plan."""
+        if self.noises is None:
+            return
+        sizes, fixed = (self.dataset_size, self.batch_size, self.sampling), self.noises
+        same_sizes = sizes == (fixed.dataset_size, fixed.batch_size, fixed.sampling)
+        if not same_sizes or (self.bound.is_upper_bound and self.bound != fixed.bound):
+            raise validate.InvalidValueError(
+                "noises must be accounted with the plan's own sizes, sampling and bound: make a "
+                "new plan with dither.plan"
+            )
+
     @property
     def sample_rate(self) -> float:
         """The sampling rate, q = m/n."""
