@@ -45,11 +45,12 @@ def made_private(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
     drop_last: bool = False,
     num_workers: int = 0,
+    bias: bool = False,
     how: str = "make_private",
     **settings: Any,
 ) -> tuple[Any, Any, Any]:
     """Return model, optimizer and data loader as Opacus makes them of a linear model."""
-    model = nn.Linear(data.tensors[0].shape[1], classes, bias=False)
+    model = nn.Linear(data.tensors[0].shape[1], classes, bias=bias)
     settings = {"max_grad_norm": 1.0, **settings}
     if how == "make_private":
         settings = {"noise_multiplier": 1.0, **settings}

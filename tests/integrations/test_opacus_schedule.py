@@ -121,6 +121,21 @@ def test_several_batches_in_one_step_are_refused(setup: Setup) -> None:
     assert schedule.steps == 0
 
 
+def test_a_parameter_that_is_frozen_before_the_step_is_not_updated_without_noise() -> None:
+    torch.manual_seed(3)
+    schedule = NoiseSchedule(small_plan())
+    model, optimizer, loader = made_private(engine(), records(60), batch_size=10, bias=True)
+    schedule.drive(optimizer, loader)
+    weight, bias = optimizer.params
+    before = weight.detach().clone(), bias.detach().clone()
+    backward(model, next(iter(loader)))
+    assert bias.grad.any()
+    bias.requires_grad_(requires_grad=False)
+    optimizer.step()
+    assert torch.equal(bias, before[1])
+    assert (weight != before[0]).all()
+
+
 def test_the_inner_optimizer_does_not_step_without_noise(setup: Setup) -> None:
     _, model, optimizer, loader = setup
     backward(model, next(iter(loader)))

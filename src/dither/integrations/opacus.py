@@ -307,10 +307,6 @@ class NoiseSchedule:
                 "batch from the data loader"
             )
 
-    def _is_inside_batch(self) -> bool:
-        """Return whether microbatches of an unfinished batch were drawn or summed."""
-        return bool(self._optimizer._is_last_step_skipped or self._optimizer._step_skip_queue)
-
     def _mismatch(self, optimizer: Any, sampler: Any) -> str | None:
         """Return which setting of the optimizer or of the sampler is not the plan's.
 
@@ -319,11 +315,8 @@ class NoiseSchedule:
         probability 1 − q′/q; the divergences that make ε are convex in that mixture.
         """
         n, m, q = self.plan.dataset_size, self.plan.batch_size, sampler.sample_rate
-        planned = {
-            "max_grad_norm": self.plan.clip_norm,
-            "expected_batch_size": m,
-            "loss_reduction": "mean",
-        }
+        C = self.plan.clip_norm
+        planned = {"max_grad_norm": C, "expected_batch_size": m, "loss_reduction": "mean"}
         for name, value in planned.items():
             current = getattr(optimizer, name)
             if current != value:
@@ -349,6 +342,9 @@ class NoiseSchedule:
         self._learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
         for group, own in zip(optimizer.param_groups, self._learning_rates, strict=True):
             _set_learning_rate(group, own * self._stepsize)
+            for parameter in group["params"]:
+                if not parameter.requires_grad:  # Opacus adds no noise to its gradient
+                    parameter.grad = None
 
     def _restore_learning_rates(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for group, own in zip(optimizer.param_groups, self._learning_rates, strict=True):
@@ -363,7 +359,9 @@ class _CountingSampler(UniformWithReplacementSampler):
     schedule: NoiseSchedule
 
     def __iter__(self) -> Iterator[Any]:
-        if self.schedule.remaining and self.schedule._is_inside_batch():
+        optimizer = self.schedule._optimizer
+        is_inside_batch = optimizer._is_last_step_skipped or optimizer._step_skip_queue
+        if self.schedule.remaining and is_inside_batch:
             raise StepError(
                 "microbatches of two batches would be in one step: the last pass over the data "
                 "loader was left in the middle; finish every pass of the BatchMemoryManager"
@@ -376,7 +374,7 @@ class _CountingSampler(UniformWithReplacementSampler):
 def _sampler_of(data_loader: object) -> Any:
     """Return the Poisson sampler of a data loader; raise if it has another."""
     sampler = getattr(data_loader, "batch_sampler", None)
-    is_poisson = isinstance(sampler, UniformWithReplacementSampler)
+    is_poisson = type(sampler) in (UniformWithReplacementSampler, _CountingSampler)
     if not isinstance(data_loader, DPDataLoader) or not is_poisson:
         raise InvalidTypeError(
             "data_loader must be the DPDataLoader of make_private(poisson_sampling=True) in one "
