@@ -1,6 +1,6 @@
-"""Takes the pictures of a report and of the explorer: ``python docs/screenshots.py``.
+"""Takes the pictures of what the commands show: ``python docs/screenshots.py``.
 
-It trains with the defaults of ``dither train``, audits the run, and needs chromium.
+It runs them with their defaults, takes a few minutes, and needs chromium.
 """
 
 import re
@@ -14,10 +14,13 @@ from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
 DITHER = (sys.executable, "-m", "dither")
+PLOTS = {"train": "demo.png", "plan": "plan.png", "audit": "audit.png", "theory": "theory.png"}
 
 
 def main() -> None:
     """Take every picture."""
+    for command, name in PLOTS.items():
+        subprocess.run([*DITHER, command, "--plot", IMAGES / name], check=True)  # noqa: S603 - our own
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as place:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
