@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.errors import error_line
-from tests.ledger.ledgers import new, pay, plan, run_all
+from tests.ledger.ledgers import charge, new, plan, run_all
 
 from dither.cli import main
 from dither.ledger import Ledger
@@ -24,7 +24,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ledger = new(tmp_path)
     run_all(ledger, plan(2.0, 8))
     second = plan(2.5, 8)
-    pay(ledger.register(second, name="second"), second, last=3)
+    charge(ledger.register(second, name="second"), second, last=3)
     ledger.close()
     return tmp_path / "shared.sqlite"
 

@@ -14,8 +14,8 @@ def plan(z: float = 2.0, steps: int = 30, batch: int = M, sampling: str = "poiss
     )
 
 
-def pay(account: Account, plan: Plan, first: int = 0, last: int | None = None) -> None:
-    """Pay for some steps of a plan."""
+def charge(account: Account, plan: Plan, first: int = 0, last: int | None = None) -> None:
+    """Charge some steps of a plan."""
     for step in range(first, plan.steps if last is None else last):
         z = float(plan.noise_multipliers[step])
         account.begin(step, z)
@@ -25,7 +25,7 @@ def pay(account: Account, plan: Plan, first: int = 0, last: int | None = None) -
 def run_all(ledger: Ledger, *plans: Plan) -> None:
     """Register all plans, then run them."""
     for account, each in [(ledger.register(each), each) for each in plans]:
-        pay(account, each)
+        charge(account, each)
         account.end()
 
 

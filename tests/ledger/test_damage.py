@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.ledger.ledgers import new, pay, plan, run_all
+from tests.ledger.ledgers import charge, new, plan, run_all
 
 from dither.ledger import DamagedLedgerError, Ledger, LedgerWriteError
 from dither.ledger.files import DamagedCheckpointError, load_checkpoint, save_checkpoint
@@ -167,18 +167,18 @@ from tests.ledger.ledgers import new, plan
 from dither.ledger import LedgerWriteError
 folder = Path(sys.argv[1])
 ledger, made = new(folder), plan(steps=5000)
-account, paid = ledger.register(made), 0
+account, charged = ledger.register(made), 0
 try:
     for step in range(made.steps):
         account.begin(step, 2.0)
         account.finish(step, 2.0)
-        paid += 1
+        charged += 1
 except LedgerWriteError as problem:
     print(problem)
 (folder / "filler").unlink()
-for step in range(paid, paid + 3):
+for step in range(charged, charged + 3):
     account.finish(step, 2.0)
-print(paid + 3, len(ledger.runs[account.run].spent))
+print(charged + 3, len(ledger.runs[account.run].spent))
 """
 
 
@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 def test_two_ledgers_on_one_file_see_each_other(tmp_path: Path) -> None:
     one, two, made = new(tmp_path), new(tmp_path), plan(steps=4)
-    pay(one.register(made), made)
+    charge(one.register(made), made)
     assert two.total(1e-5) == made.bound
     two.close()
     assert one.total(1e-5) == made.bound

@@ -116,8 +116,8 @@ def _race(folder: Path, races: int, stack: ExitStack) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for number in range(races):
-        room = _odometer(ledger, 5 * (number + 1)) if number else made.bound.epsilon
-        ledger.cap(1.0001 * room, 1e-5)
+        allowed = _odometer(ledger, 5 * (number + 1)) if number else made.bound.epsilon
+        ledger.cap(1.0001 * allowed, 1e-5)
         for process in processes:
             assert process.stdin is not None
             process.stdin.write(f"{number}\n")

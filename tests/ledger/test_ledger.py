@@ -8,7 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
-from tests.ledger.ledgers import M, N, new, pay, plan, run_all
+from tests.ledger.ledgers import M, N, charge, new, plan, run_all
 
 from dither import Plan, accounting
 from dither import plan as make_plan
@@ -73,7 +73,7 @@ def test_a_run_that_came_later_is_paid_as_adaptive(tmp_path: Path) -> None:
 
 def test_steps_so_far_cost_less_than_the_plan(tmp_path: Path) -> None:
     ledger, made = new(tmp_path), plan()
-    pay(ledger.register(made), made, last=10)
+    charge(ledger.register(made), made, last=10)
     expected = accounting.epsilon([2.0] * 10, sample_rate=M / N, delta=1e-5)
     assert ledger.total(1e-5).epsilon == expected.epsilon
     assert "stopping early because of the data requires an odometer" in str(ledger.total(1e-5))
@@ -83,7 +83,7 @@ def test_a_run_that_was_ended_early_costs_its_whole_plan(tmp_path: Path) -> None
     """Its results may have ended it, and then the cost of its steps alone is no bound."""
     ledger, made = new(tmp_path), plan()
     account = ledger.register(made)
-    pay(account, made, last=10)
+    charge(account, made, last=10)
     account.end()
     assert ledger.total(1e-5) == made.bound
 
@@ -99,7 +99,7 @@ def test_a_cap_refuses_before_the_first_step(tmp_path: Path) -> None:
     assert "run 'third'" in str(caught.value)
     assert ledger.export() == before
     for account in accounts:
-        pay(account, made)
+        charge(account, made)
     assert ledger.total(1e-5).epsilon <= both * 1.0001
 
 
@@ -107,12 +107,12 @@ def test_what_a_run_did_not_spend_is_free_when_it_ends(tmp_path: Path) -> None:
     ledger, made = new(tmp_path), plan()
     ledger.cap(2.5 * made.bound.epsilon, 1e-5)
     account = ledger.register(made)
-    pay(account, made, last=2)
+    charge(account, made, last=2)
     longer = plan(2.0, 110)
     with pytest.raises(BudgetExceededError, match="by a filter"):
         ledger.register(longer)
     account.end()
-    pay(ledger.register(longer), longer)
+    charge(ledger.register(longer), longer)
     assert ledger.total(1e-5).epsilon <= 2.5 * made.bound.epsilon
 
 
@@ -207,12 +207,12 @@ def test_noise_that_follows_is_registered_by_the_least_it_can_be(tmp_path: Path)
 def test_steps_that_were_not_registered(tmp_path: Path) -> None:
     ledger, made = new(tmp_path), plan(steps=3)
     account = ledger.register(made)
-    pay(account, made, last=1)
+    charge(account, made, last=1)
     with pytest.raises(BudgetExceededError, match="less than the 2 that was registered"):
         account.finish(1, 1.0)
     with pytest.raises(BudgetExceededError, match="has spent 1 steps, but the next would be"):
         account.finish(2, 2.0)
-    pay(account, made, first=1)
+    charge(account, made, first=1)
     with pytest.raises(BudgetExceededError, match="registered 3 steps, and no more"):
         account.finish(3, 2.0)
     assert len(ledger.runs[account.run].spent) == 3
@@ -233,7 +233,7 @@ def test_two_processes_cannot_go_on_with_the_same_run(tmp_path: Path) -> None:
     one, two = new(tmp_path), new(tmp_path)
     first = one.register(made)
     second = two.account(first.run)
-    pay(first, made, last=1)
+    charge(first, made, last=1)
     with pytest.raises(BudgetExceededError, match="another process continues the same run"):
         second.finish(0, 2.0)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.ledger.ledgers import M, N, new, pay, plan, run_all
+from tests.ledger.ledgers import M, N, charge, new, plan, run_all
 from torch import nn
 from torch.nn import functional
 
@@ -70,7 +70,7 @@ def test_a_run_is_opened_again_only_under_the_cap(tmp_path: Path) -> None:
 def test_a_plan_that_is_no_longer_the_runs(tmp_path: Path) -> None:
     ledger, made = new(tmp_path), plan(2.0, 10)
     stale = ledger.register(made)
-    pay(stale, made, last=2)
+    charge(stale, made, last=2)
     other = ledger.account(stale.run)
     more = torch.tensor([2.0] * 2 + [3.0] * 8, dtype=torch.float64).numpy()
     other.change("another", more)
@@ -133,7 +133,7 @@ def test_early_ends_do_not_let_in_what_the_filter_would_have_refused(tmp_path: P
     ledger.cap(1.001 * accounting.epsilon([2.0] * 120, sample_rate=M / N, delta=1e-5).epsilon, 1e-5)
     accounts = [ledger.register(made), ledger.register(made)]
     for account in accounts:
-        pay(account, made, last=1)
+        charge(account, made, last=1)
         account.end()
     with pytest.raises(BudgetExceededError, match="by a filter"):
         ledger.register(plan(2.0, 2))
@@ -142,7 +142,7 @@ def test_early_ends_do_not_let_in_what_the_filter_would_have_refused(tmp_path: P
 def test_a_cap_below_what_open_runs_have_registered(tmp_path: Path) -> None:
     ledger, made = new(tmp_path), plan()
     account = ledger.register(made)
-    pay(account, made, last=1)
+    charge(account, made, last=1)
     with pytest.raises(
         BudgetExceededError, match="must not be below what open runs have registered"
     ):
@@ -156,7 +156,7 @@ def test_a_cap_below_what_open_runs_have_registered(tmp_path: Path) -> None:
 def test_a_ledger_that_is_deleted_on_the_way(tmp_path: Path) -> None:
     ledger, made = new(tmp_path), plan()
     account = ledger.register(made)
-    pay(account, made, last=2)
+    charge(account, made, last=2)
     ledger.path.unlink()
     with pytest.raises(LedgerWriteError, match="was deleted or replaced"):
         account.finish(2, 2.0)

@@ -86,11 +86,11 @@ def sum_by_hand(
         clip_norm: the bound on a record's gradient.
         batch: tensors of one row per record.
     """
-    twin = copy.deepcopy(module)
-    parameters = [p for p in twin.parameters() if p.requires_grad]
+    copied = copy.deepcopy(module)
+    parameters = [p for p in copied.parameters() if p.requires_grad]
     total = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64)
     for row in range(len(batch[0])):
-        own = loss(twin, *(tensor[row : row + 1].detach() for tensor in batch)).sum()
+        own = loss(copied, *(tensor[row : row + 1].detach() for tensor in batch)).sum()
         found = torch.autograd.grad(own, parameters, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([each.flatten().double() for each in found])
         if gradient.isfinite().all():

@@ -1,4 +1,4 @@
-"""Training by the direct path: plain descent without noise, the right noise, and what is paid."""
+"""Training of linear models: plain descent without noise, the right noise, and its cost."""
 
 import math
 from pathlib import Path

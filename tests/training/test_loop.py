@@ -183,9 +183,9 @@ def test_views_of_a_record_are_averaged_before_clipping(microbatch_size: int) ->
 
 def test_views_that_are_none() -> None:
     for wrong in (lambda x: x, lambda x: x[:5, None], lambda x: x[:, :0, None], lambda x: [x]):
-        with pytest.raises(ValueError, match="augment must return the shape") as told:
+        with pytest.raises(ValueError, match="augment must return the shape") as caught:
             take_steps(private(quiet_plan(sampling="fixed"), augment=wrong))
-        assert "12" not in str(told.value)
+        assert "12" not in str(caught.value)
     with pytest.raises(ValueError, match="augment needs a dataset of"):
         take_steps(private(dataset={"x": data()[0]}, augment=lambda x: x[:, None]))
 
@@ -243,18 +243,18 @@ def test_one_number_a_record_and_outputs_that_no_loss_uses() -> None:
     torch.manual_seed(0)
     made, data = OneNumber(), (torch.randn(40, FEATURES), torch.randn(40))
     plan = Plan.unsafe_without_noise(steps=2, dataset_size=40, batch_size=40, sampling="fixed")
-    twin = copy.deepcopy(made)
+    copied = copy.deepcopy(made)
     optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
     run = dither.make_private(made, optimizer, plan, data)
     for x, y in run.batches():
         run.backward((run.model(x)[0] - y) ** 2)
         run.optimizer.step()
-    plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+    plain = torch.optim.SGD(copied.parameters(), lr=0.1)
     for _ in range(2):
         plain.zero_grad()
-        (twin(data[0])[0] - data[1]).square().mean().backward()
+        (copied(data[0])[0] - data[1]).square().mean().backward()
         plain.step()
-    for one, two in zip(made.parameters(), twin.parameters(), strict=True):
+    for one, two in zip(made.parameters(), copied.parameters(), strict=True):
         assert torch.allclose(one, two, rtol=0.0, atol=1e-6)
 
 

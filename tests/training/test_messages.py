@@ -1,4 +1,4 @@
-"""What is refused or warned of tells nothing of the batch: not its size, and no values.
+"""Errors and warnings reveal nothing of the batch: not its size, and no values.
 
 A size that is drawn at random is private. Every mistake is made with batches of a size that no
 other number in the test has, and with records of a value that is found nowhere else.

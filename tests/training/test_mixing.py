@@ -498,7 +498,7 @@ def test_a_layer_that_begins_to_mix_with_another_mode_is_found_then() -> None:
 
 
 class Drawn:
-    """Draws the records that it is told to, step by step."""
+    """Draws given records, step by step."""
 
     def __init__(self, *steps: range) -> None:
         self._steps = list(steps)

@@ -360,7 +360,7 @@ def test_a_run_that_is_forgotten_lets_its_model_be_used() -> None:
 
 
 class Failing(nn.Module):
-    """Raises inside of a submodule, if it is told to."""
+    """Raises inside of a submodule, if it is asked to."""
 
     def __init__(self) -> None:
         super().__init__()

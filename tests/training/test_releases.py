@@ -1,4 +1,4 @@
-"""A step is paid for, then released, once: also by ranks whose release is another's."""
+"""A step is charged, then released, once: also by ranks that receive the release."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -108,7 +108,7 @@ def heard(step: int, noise: float) -> tuple[Private, Second]:
 
 
 def test_the_release_of_rank_0_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This rank sends its own sum, draws no noise, pays for nothing, and takes what comes."""
+    """This rank sends its own sum, draws no noise, charges nothing, and receives the release."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError

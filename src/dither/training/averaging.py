@@ -1,8 +1,7 @@
 """Averages of the iterates: post-processing of releases, at no privacy cost."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -10,40 +9,23 @@ from torch import Tensor, nn
 from dither.clipping.batch import trainable
 from dither.validate import choice
 
-
-class Averaging(Protocol):
-    """The weight of the newest iterate in the average."""
-
-    def share(self, step: int, steps: int) -> float:
-        """Return the weight of the iterate after ``step`` of ``steps`` steps, in [0, 1]."""
-        ...
+Weighting = Callable[[int, int], float]
+"""The weight of the newest iterate in the average, after ``step`` of ``steps`` steps."""
 
 
-class Last:
-    """No average: the newest iterate."""
-
-    def share(self, step: int, steps: int) -> float:
-        """Return 1."""
-        return 1.0
-
-
-class Ema:
-    """An exponential moving average over about a hundred steps, fewer at the start."""
-
-    def share(self, step: int, steps: int) -> float:
-        """Return 1 − decay, where decay grows from 0 to 0.99."""
-        return max(0.01, 9.0 / (9.0 + step))
+AVERAGINGS: dict[str, Weighting] = {
+    # Exponential, over about a hundred steps, fewer at the start: the decay grows from 0 to 0.99.
+    "ema": lambda step, _: max(0.01, 9.0 / (9.0 + step)),
+    # The mean of the iterates of the second half; the last iterate before that.
+    "tail": lambda step, steps: 1.0 / max(1, step - steps // 2),
+}
 
 
-class Tail:
-    """The mean of the iterates of the second half; the last iterate before that."""
-
-    def share(self, step: int, steps: int) -> float:
-        """Return one over the number of iterates so far."""
-        return 1.0 / max(1, step - steps // 2)
-
-
-AVERAGINGS: dict[str, Averaging] = {"ema": Ema(), "tail": Tail()}
+def find_averaging(averaging: str | None) -> Weighting:
+    """Return an averaging by its name; None is the newest iterate."""
+    if averaging is None:
+        return lambda *_: 1.0
+    return AVERAGINGS[choice(AVERAGINGS, averaging=averaging)]
 
 
 class Average:
@@ -60,9 +42,7 @@ class Average:
     """
 
     def __init__(self, model: nn.Module, averaging: str | None, steps: int) -> None:
-        if averaging is not None:
-            choice(AVERAGINGS, averaging=averaging)
-        self._how = None if averaging is None else AVERAGINGS[averaging]
+        self._weight = find_averaging(averaging)
         self.name, self._model, self._steps = averaging, model, steps
         self.mean: dict[str, Tensor] = {}
 
@@ -74,14 +54,14 @@ class Average:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Add the iterate after that many steps."""
-        if self._how is None:
+        if self.name is None:
             return
-        share = self._how.share(step, self._steps)
+        weight = self._weight(step, self._steps)
         for name, parameter in trainable(self._model).items():
-            if name not in self.mean or share == 1.0:
+            if name not in self.mean or weight == 1.0:
                 self.mean[name] = parameter.detach().clone()
             else:
-                self.mean[name].lerp_(parameter, share)
+                self.mean[name].lerp_(parameter, weight)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -28,7 +28,7 @@ from dither.progress import Progress
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import sampler_for
-from dither.training.averaging import AVERAGINGS, Averaging, Last
+from dither.training.averaging import Weighting, find_averaging
 from dither.training.distributed import check_single_process
 from dither.training.evaluation import Public, check_public, measure
 from dither.training.history import History, Row
@@ -100,9 +100,7 @@ def train_linear(
         )
     check_single_process("train_linear")
     outputs, every = validate.count(outputs=outputs), validate.count(every=every)
-    average: Averaging = Last()
-    if averaging is not None:
-        average = AVERAGINGS[validate.choice(AVERAGINGS, averaging=averaging)]
+    weighting = find_averaging(averaging)
     measured, criterion = check_public(evaluate, features), find_loss(loss)
     warn_of_dataset_size(plan, features.shape[0], stacklevel=3)
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
@@ -114,7 +112,7 @@ def train_linear(
         try:
             mean, scale = _moments(features, run, standardizing)
             rows = _rows(features, mean, scale, constant)
-            for weight in _descent(rows, outputs, dtype, logit_gradients, run, momentum, average):
+            for weight in _descent(rows, outputs, dtype, logit_gradients, run, momentum, weighting):
                 is_last = run.state.noise_multiplier is None
                 if not is_last and (measured is None or run.state.steps % every):
                     continue
@@ -257,7 +255,7 @@ def _descent(
     logit_gradients: LogitGradients,
     run: _Steps,
     momentum: float,
-    how: Averaging,
+    weighting: Weighting,
 ) -> Iterator[Tensor]:
     """Take the steps that are left, from zero, and yield the average after each."""
     weight = torch.zeros(rows.columns, outputs, dtype=dtype)
@@ -266,7 +264,7 @@ def _descent(
         released = run.release(rows, weight, logit_gradients, run.plan.clip_norm)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
         weight -= run.stepsize * velocity
-        average.lerp_(weight, how.share(run.state.steps, run.plan.steps))
+        average.lerp_(weight, weighting(run.state.steps, run.plan.steps))
         yield average
 
 
