@@ -219,7 +219,7 @@ def test_nothing_is_cut_off_or_overlaps(page: Page, scheme: str) -> None:
 
 
 def _fits(page: Page) -> re.Pattern[str]:
-    """Return what says that the chart was drawn for its width."""
+    """Return a pattern for the viewBox of a chart that fits its width."""
     drawn = page.evaluate("document.querySelector('#chart-noise svg').clientWidth")
     return re.compile(f"^0 0 {drawn} ")
 

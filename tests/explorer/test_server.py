@@ -186,7 +186,7 @@ def test_an_error_of_the_plan_names_its_field(explorer: Explorer) -> None:
 
 def test_a_port_in_use_is_one_line(explorer: Explorer, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["explore", "--no-browser", "--port"]
-    said = error_line([*argv, str(explorer.port)], capsys)
-    assert f"port must be free on 127.0.0.1, got {explorer.port}" in said
-    for odd in ("-1", "65536", "80.5"):
-        assert "port must be an integer" in error_line([*argv, odd], capsys)
+    message = error_line([*argv, str(explorer.port)], capsys)
+    assert f"port must be free on 127.0.0.1, got {explorer.port}" in message
+    for port in ("-1", "65536", "80.5"):
+        assert "port must be an integer" in error_line([*argv, port], capsys)

@@ -67,11 +67,11 @@ def test_the_worker_ends_with_the_server(end: signal.Signals) -> None:
         eventually(lambda: not _is_running(worker), seconds=3.0)
         line.close()
         assert process.stderr is not None
-        said = process.stderr.read().decode()
+        stderr = process.stderr.read().decode()
     if end is signal.SIGKILL:
         assert code == -signal.SIGKILL
     else:
-        assert (code, said) == (130, "dither explore: stopped\n")
+        assert (code, stderr) == (130, "dither explore: stopped\n")
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", port))

@@ -89,7 +89,7 @@ def test_groups_follow_from_single_records_by_induction(
     epsilon: float, delta: float, size: int
 ) -> None:
     assume(size * epsilon < 30.0)
-    of_rest = (0.0, 0.0) if size == 1 else group_privacy(size - 1, epsilon, delta)
-    whole = group_privacy(size, epsilon, delta)
-    assert whole[0] == pytest.approx(of_rest[0] + epsilon)
-    assert whole[1] == pytest.approx(min(1.0, delta + math.exp(epsilon) * of_rest[1]), rel=1e-9)
+    smaller = (0.0, 0.0) if size == 1 else group_privacy(size - 1, epsilon, delta)
+    group = group_privacy(size, epsilon, delta)
+    assert group[0] == pytest.approx(smaller[0] + epsilon)
+    assert group[1] == pytest.approx(min(1.0, delta + math.exp(epsilon) * smaller[1]), rel=1e-9)

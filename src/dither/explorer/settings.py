@@ -124,18 +124,18 @@ class Settings:
 
     def command(self) -> str:
         """Return the command that saves this plan."""
-        text = ",".join(
+        parameters = ",".join(
             f"{field.name}={getattr(self.stepsizes, field.name)!r}"
             for field in fields(self.stepsizes)
         )
-        given = {**self.arguments(), "stepsizes": f"{self.schedule}:{text}"}
+        given = {**self.arguments(), "stepsizes": f"{self.schedule}:{parameters}"}
         given |= {name: getattr(self, name) for name in ("dimension", "smoothness", "initial_gap")}
-        words = [
-            shlex.join([f"--{'schedule' if name == 'stepsizes' else name.replace('_', '-')}", word])
+        options = [
+            shlex.join([f"--{'schedule' if name == 'stepsizes' else name.replace('_', '-')}", text])
             for name, value in given.items()
-            for word in [value if isinstance(value, str) else repr(value)]
+            for text in [value if isinstance(value, str) else repr(value)]
         ]
-        return " \\\n  ".join(["dither plan", *words, "--save plan.json"]) + "\n"
+        return " \\\n  ".join(["dither plan", *options, "--save plan.json"]) + "\n"
 
 
 class _Code(str):
