@@ -22,7 +22,7 @@ from dither.accounting import BudgetExceededError
 from dither.schedules import AdaGradNorm
 from dither.training import Shard, StepError
 
-STEPS, RECORDS = 25, 26
+STEPS, RECORDS = 12, 26
 RATE, DRAWS, SHARDS = 0.1, 400, (30, 10, 0)
 NOISE, DIMENSION, NOISY_STEPS = 1.7, 50_000, 4
 

@@ -3,13 +3,16 @@
 import os
 import time
 from collections.abc import Iterable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
+from tests.ledger import ledgers
 from torch import Tensor
 
 import dither
+from dither.accounting import BudgetExceededError
 from dither.data import load
 from dither.schedules import Linear
 
@@ -67,3 +70,18 @@ def run(
         run=dither.Run(folder, resume=True, checkpoint_every=4),
         progress=False,
     )
+
+
+def race(folder: Path, name: str, pipe: Connection) -> None:
+    """Register and spend a plan for every number that comes, as far as the cap allows."""
+    ledger, made = ledgers.new(folder), ledgers.plan(2.0, 5)
+    pipe.send("ready")
+    while (number := pipe.recv()) is not None:
+        try:
+            account = ledger.register(made, name=f"{name}-{number}")
+            for step in range(made.steps):
+                account.finish(step, 2.0)
+            account.end()
+            pipe.send("spent")
+        except BudgetExceededError:
+            pipe.send("refused")

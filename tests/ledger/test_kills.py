@@ -1,9 +1,6 @@
 """Kills at random moments, and two processes against one cap."""
 
-import subprocess
-import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -74,62 +71,26 @@ def test_fifty_kills(tmp_path: Path) -> None:
     assert accuracy > mean(others) - 4.0 * max(stdev(others), 0.01)
 
 
-RACE = """
-import sys, time
-from tests.ledger.ledgers import new, plan
-from pathlib import Path
-from dither.accounting import BudgetExceededError
-ledger, made = new(Path(sys.argv[1])), plan(2.0, 5)
-print("ready", flush=True)
-for line in sys.stdin:
-    try:
-        account = ledger.register(made, name=f"{sys.argv[2]}-{line.strip()}")
-        for step in range(made.steps):
-            account.finish(step, 2.0)
-        account.end()
-        print("spent", flush=True)
-    except BudgetExceededError:
-        print("refused", flush=True)
-"""
-
-
 def race(folder: Path, races: int) -> None:
     """Let two processes register at once, a cap being left for one of them each time."""
-    with ExitStack() as stack:
-        _race(folder, races, stack)
-
-
-def _race(folder: Path, races: int, stack: ExitStack) -> None:
     ledger, made = new(folder), plan(2.0, 5)
-    processes = [
-        stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-c", RACE, str(folder), name],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-        for name in ("one", "two")
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    pipes = []
+    for name in ("one", "two"):
+        pipe, other = FORKING.Pipe()
+        FORKING.Process(target=killed_run.race, args=(folder, name, other), daemon=True).start()
+        pipes.append(pipe)
+    assert [pipe.recv() for pipe in pipes] == ["ready", "ready"]
     for number in range(races):
         allowed = _odometer(ledger, 5 * (number + 1)) if number else made.bound.epsilon
         ledger.cap(1.0001 * allowed, 1e-5)
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write(f"{number}\n")
-            process.stdin.flush()
-        answers = [process.stdout.readline().strip() for process in processes if process.stdout]
+        for pipe in pipes:
+            pipe.send(number)
+        answers = [pipe.recv() for pipe in pipes]
         assert sorted(answers) == ["refused", "spent"], (number, answers)
         assert ledger.limit is not None
         assert ledger.total(1e-5).epsilon <= ledger.limit.epsilon
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(timeout=60) == 0
+    for pipe in pipes:
+        pipe.send(None)
     assert len(ledger.runs) == races
     assert made.steps * races == sum(len(run.spent) for run in ledger.runs.values())
 
