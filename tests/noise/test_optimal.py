@@ -151,7 +151,7 @@ def test_momentum_counts_what_comes_after() -> None:
 
 @pytest.mark.parametrize("accountant", ["rdp", "gdp", "theorem"])
 def test_other_accountants_have_their_own_optimum(accountant: str) -> None:
-    eta = PiecewiseConstant(Exponential(1.0, 0.86), 20).stepsizes(300)
+    eta = PiecewiseConstant(Exponential(1.0, 0.68), 8).stepsizes(300)
     setting: dict[str, Any] = {
         "epsilon": 1.0,
         "delta": DELTA,
