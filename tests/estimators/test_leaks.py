@@ -37,7 +37,9 @@ from dither.estimators.leaks import fitted_statistics
 Table = tuple[Any, Any]
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)
-PUBLIC: dict[str, Any] = {"feature_bounds": (-3, 3), "classes": range(10), "steps": 3}
+PUBLIC: dict[str, Any] = {
+    "feature_bounds": (-3, 3), "classes": range(10), "steps": 3, "noise": "uniform",
+}  # fmt: skip
 
 
 def cancer() -> Array:

@@ -228,13 +228,16 @@ def test_a_fit_is_in_the_ledger(digits: Table, tmp_path: Path) -> None:
 
 def test_fewer_records_than_were_declared(digits: Table) -> None:
     X, y = digits
-    model = PrivateLogisticRegression(dataset_size=2000, batch_size=100, steps=5, **PUBLIC)
+    model = PrivateLogisticRegression(
+        dataset_size=2000, batch_size=100, steps=5, noise="uniform", **PUBLIC
+    )
     assert model.fit(X, y).plan_.sample_rate == 0.05
     assert model.privacy_.delta == pytest.approx(1.0 / 20_000)
 
 
 def test_other_plans(digits: Table) -> None:
-    epochs = PrivateLogisticRegression(epochs=2, batch_size=100, **PUBLIC).fit(*digits)
+    epochs = PrivateLogisticRegression(epochs=2, batch_size=100, noise="uniform", **PUBLIC)
+    epochs.fit(*digits)
     assert epochs.plan_.steps == 36
     given = PrivateLogisticRegression(
         steps=4, stepsizes=Constant(3.0), noise="uniform", clip_norm=0.7, **PUBLIC
