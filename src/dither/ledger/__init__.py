@@ -15,11 +15,10 @@ from dither.ledger.entries import (
     StepEntry,
 )
 from dither.ledger.files import DamagedCheckpointError, load_checkpoint, save_checkpoint
-from dither.ledger.ledger import FILE, Ledger
+from dither.ledger.ledger import Ledger
 from dither.ledger.store import LedgerWriteError
 
 __all__ = [
-    "FILE",
     "Account",
     "CapEntry",
     "DamagedCheckpointError",

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.ledger import FILE, Ledger
+from dither.ledger import Ledger
 from dither.ledger.entries import new_name, now
 from dither.ledger.files import load_checkpoint, save_checkpoint, write_atomic
+from dither.ledger.ledger import FILE
 from dither.training.averaging import Average
 from dither.training.private import Private
 from dither.validate import InvalidValueError
