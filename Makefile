@@ -73,8 +73,8 @@ experiments: $(DEV) ## training on MNIST and Fashion-MNIST; results go to experi
 	$(BIN)/python -m experiments.estimator_defaults
 
 reproduce: $(DEV) ## the paper's tables and figures, about three hours of two cores; it resumes
-	$(BIN)/dither reproduce all --profile small --resume
-	$(BIN)/dither reproduce report --profile small
+	$(BIN)/python -m experiments.reproduction all --profile small --resume
+	$(BIN)/python -m experiments.reproduction report --profile small
 
 evidence: $(DEV) browser ## the long checks: many more random cases than `make test` draws
 	$(ONE_THREAD) HYPOTHESIS_PROFILE=evidence $(BIN)/pytest -n 2 -m "evidence or not evidence"

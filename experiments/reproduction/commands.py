@@ -1,4 +1,4 @@
-"""The commands of ``dither reproduce``: list, run, report."""
+"""The commands of ``python -m experiments.reproduction``: list, run, report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +13,8 @@ from experiments.reproduction.report import write_report
 from experiments.reproduction.run import Known, Run
 from experiments.reproduction.runner import Runner
 from experiments.reproduction.store import Store
+
+_COMMAND = "python -m experiments.reproduction"
 
 
 def list_experiments(profile: Profile, seeds: Sequence[int]) -> str:
@@ -53,8 +55,8 @@ def run_experiments(
             f"{str(directory)!r} with {found:,} finished runs"
         )
     what = "all" if list(names) == list(EXPERIMENTS) else " ".join(names)
-    command = f"dither reproduce {what} --profile {profile.name} --seeds {len(seeds)}"
-    made = origin(command, ("torch", "numpy", "kymatio"))
+    options = f"--profile {profile.name} --seeds {len(seeds)}"
+    made = origin(f"{_COMMAND} {what} {options}", ("torch", "numpy", "kymatio"))
     known = Runner(store, jobs, made).complete(
         lambda known: _runs(names, profile, seeds, known), "training"
     )
@@ -63,9 +65,7 @@ def run_experiments(
         + EXPERIMENTS[name].section(profile, seeds, known, numbers).text
         for name in names
     ]
-    report = (
-        f"dither reproduce report --profile {profile.name} --seeds {len(seeds)} --out {directory}"
-    )
+    report = f"{_COMMAND} report {options} --out {directory}"
     return "\n\n".join([*sections, f"The pictures are drawn by: {report}"])
 
 

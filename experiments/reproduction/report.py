@@ -54,7 +54,7 @@ def write_report(
         done = sum(run in known for run in runs)
         section = experiment.section(profile, seeds, known, paper)
         parts.append(f"## {experiment.title}\n")
-        parts.append(f"`dither reproduce {name}`: {done} of {len(runs)} runs.\n")
+        parts.append(f"`python -m experiments.reproduction {name}`: {done} of {len(runs)} runs.\n")
         parts.append(section.text)
         figures |= section.figures
     for file, figure in figures.items():

@@ -26,7 +26,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_all_is_well_where_the_tests_run(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(capsys, 0)
-    assert {"torch", "bottle", "kymatio", "ledger", "half precision"} <= found.keys()
+    assert {"torch", "bottle", "opacus", "ledger", "half precision"} <= found.keys()
     assert all(each.state == "ok" for what, each in found.items() if not what.startswith("data"))
     assert "1.993091" in found["ε of a known mechanism"].detail
     assert "pytest" not in found, "what only developers need is no user's concern"
@@ -53,14 +53,12 @@ def version(missing: dict[str, str]) -> object:
 def test_what_is_missing_or_too_old(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        metadata, "version", version({"torch": "1.13", "bottle": "", "kymatio": ""})
-    )
+    monkeypatch.setattr(metadata, "version", version({"torch": "1.13", "bottle": "", "opacus": ""}))
     found = findings(capsys, 1)
     assert found["torch"] == Finding("torch", "missing", "1.13, but >=2.9 is needed")
     assert found["bottle"] == Finding("bottle", "missing", "not installed; >=0.13 is needed")
-    assert found["kymatio"].state == "optional"
-    assert "pip install 'dither[reproduce]'" in found["kymatio"].detail
+    assert found["opacus"].state == "optional"
+    assert "pip install 'dither[opacus]'" in found["opacus"].detail
     assert main(["doctor"]) == 1
     assert "dither does not work here: bottle, torch" in capsys.readouterr().out
 

@@ -9,7 +9,7 @@ from tests.docs.pages import OTHERS, PAGES, ROOT, blocks_of, name_of
 
 from dither import cli
 
-QUICK = ("account --noise-multiplier", "completion", "ledger cap", "reproduce list", "theory")
+QUICK = ("account --noise-multiplier", "completion", "ledger cap", "theory")
 """How the commands begin that are run, and not only parsed."""
 
 

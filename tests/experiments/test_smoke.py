@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 from experiments.reproduction import features
+from experiments.reproduction.__main__ import main
 from experiments.reproduction.catalogue import EXPERIMENTS
 
-from dither.cli import main
 from dither.data import Examples, Split
 from dither.data import directory as data_directory
 
@@ -37,7 +37,7 @@ def results(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def start(runs: Path, *more: str) -> "subprocess.Popen[str]":
-    argv = [sys.executable, "-m", "dither", "reproduce", *more, "--out", str(runs)]
+    argv = [sys.executable, "-m", "experiments.reproduction", *more, "--out", str(runs)]
     return subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -62,7 +62,7 @@ def test_an_interrupted_experiment_resumes(
     features._images.cache_clear()
     directory = tmp_path / "runs"
     options = ["--profile", "smoke", "--out", str(directory)]
-    assert main(["reproduce", "figure3", *options, "--jobs", "1"]) == 0
+    assert main(["figure3", *options, "--jobs", "1"]) == 0
     complete = lines(directory)
     assert len(complete) == len(results(complete)) == 15
     with (directory / "runs.jsonl").open("r+b") as file:
@@ -71,10 +71,10 @@ def test_an_interrupted_experiment_resumes(
     before = lines(directory)
     assert len(before) < 10
 
-    assert main(["reproduce", "figure3", *options, "--jobs", "1", "--resume"]) == 0
+    assert main(["figure3", *options, "--jobs", "1", "--resume"]) == 0
     assert lines(directory)[: len(before)] == before
     assert results(lines(directory)) == results(complete)
-    assert main(["reproduce", "table-adaptive", *options, "--jobs", "1", "--resume"]) == 0
+    assert main(["table-adaptive", *options, "--jobs", "1", "--resume"]) == 0
     assert {line["kind"] for line in lines(directory)} == {"head", "adaptive"}
     assert "gap" in capsys.readouterr().out
     features._images.cache_clear()
@@ -93,17 +93,17 @@ def test_the_smoke_profile_runs_everything_and_reports_it(
     assert max(Counter(map(key, found)).values()) == 1
     assert {line["kind"] for line in found} == {"head", "adaptive", "network", "state"}
     for line in found:
-        assert line["command"] == "dither reproduce all --profile smoke --seeds 1"
+        assert line["command"] == "python -m experiments.reproduction all --profile smoke --seeds 1"
         assert len(line["commit"]) == 40
         assert line["seconds"] >= 0.0
         assert {"python", "dither", "torch", "numpy", "kymatio"} <= set(line["versions"])
     assert out.count("gap optimal − uniform") == 16
 
-    assert main(["reproduce", "report", "--profile", "smoke", "--out", str(runs)]) == 0
+    assert main(["report", "--profile", "smoke", "--out", str(runs)]) == 0
     assert capsys.readouterr().out.endswith("report.md\n")
     report = (runs / "report.md").read_text(encoding="utf-8")
     for name in EXPERIMENTS:
-        assert f"`dither reproduce {name}`" in report
+        assert f"`python -m experiments.reproduction {name}`" in report
     pictures = [part.split(")")[0] for part in report.split("](")[1:]]
     assert len(pictures) >= 10
     for picture in pictures:
@@ -131,5 +131,5 @@ def test_a_killed_run_resumes_without_repeating_and_one_job_gives_the_same(tmp_p
     assert after[: len(before)] == before
     assert len(after) == len(results(after)) == 8
 
-    assert main(["reproduce", *smoke, "--jobs", "1", "--out", str(alone)]) == 0
+    assert main([*smoke, "--jobs", "1", "--out", str(alone)]) == 0
     assert results(lines(alone)) == results(after)

@@ -21,16 +21,15 @@ from dither.cli import (
     ledger,
     plan,
     report,
-    reproduce,
     theory,
     train,
 )
 from dither.cli.options import check_options
 
-_COMMANDS = (train, report, plan, explore, account, audit, ledger, theory, reproduce, doctor)
+_COMMANDS = (train, report, plan, explore, account, audit, ledger, theory, doctor)
 
 _FILES = {"data", "ledger", "output", "path", "plan", "plot", "public_test", "save"}
-_DIRECTORIES = {"data_dir", "out", "paper", "run_dir"}
+_DIRECTORIES = {"data_dir", "run_dir"}
 
 
 class _Parser(argparse.ArgumentParser):

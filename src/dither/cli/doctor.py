@@ -86,7 +86,6 @@ def _check_packages() -> Iterator[Finding]:
 
 _EXTRAS = {
     "opacus": "dither.integrations.opacus",
-    "reproduce": "dither reproduce",
     "transformers": "dither.integrations.transformers",
 }
 """Extras for users, and what they are for; the others are for developers."""
