@@ -1,6 +1,5 @@
 """What a ledger adds up, what it refuses, and how it says which case it is in."""
 
-import json
 import sqlite3
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from tests.ledger.ledgers import M, N, charge, new, plan, run_all
 from dither import Plan, accounting
 from dither import plan as make_plan
 from dither.accounting import BudgetExceededError, Odometer
-from dither.ledger import DamagedLedgerError, Ledger, StepEntry
-from dither.ledger.entries import from_text
+from dither.ledger import Account, DamagedLedgerError, Ledger
+from dither.ledger.entries import StepEntry, from_text
 from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
 
 
@@ -232,7 +231,8 @@ def test_two_processes_cannot_go_on_with_the_same_run(tmp_path: Path) -> None:
     made = plan(steps=5)
     one, two = new(tmp_path), new(tmp_path)
     first = one.register(made)
-    second = two.account(first.run)
+    second = Account(lambda: two)
+    second.attach(first.run)
     charge(first, made, last=1)
     with pytest.raises(BudgetExceededError, match="another process continues the same run"):
         second.finish(0, 2.0)
@@ -242,10 +242,6 @@ def test_unknown_entries_fail_closed(tmp_path: Path) -> None:
     for kind, version in (("refund", 1), ("step", 2)):
         with pytest.raises(DamagedLedgerError, match=f"kind '{kind}', version {version}"):
             from_text(kind, version, "{}")
-    with pytest.raises(DamagedLedgerError, match="with other fields"):
-        from_text("step", 1, json.dumps({"run": "a", "step": 0, "noise": 1.0, "discount": 0.5}))
-    with pytest.raises(DamagedLedgerError, match="noise = -1"):
-        from_text("step", 1, json.dumps({"run": "a", "step": 0, "noise": -1.0}))
 
 
 def test_other_files_are_no_ledgers(tmp_path: Path) -> None:
@@ -279,7 +275,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="delta"):
         ledger.total(0.0)
     with pytest.raises(ValueError, match="has no run 'nobody'"):
-        ledger.account("nobody")
+        Account(lambda: ledger).attach("nobody")
     ledger.register(plan(), name="one")
     with pytest.raises(ValueError, match="name must be new in the ledger, got 'one'"):
         ledger.register(plan(), name="one")

@@ -12,9 +12,7 @@ from torch.nn import functional
 import dither
 from dither import accounting
 from dither.accounting import BudgetExceededError
-from dither.ledger import DamagedLedgerError, Ledger, LedgerWriteError, StepEntry
-from dither.ledger.entries import EndEntry
-from dither.ledger.state import LedgerState
+from dither.ledger import Account, Ledger, LedgerWriteError
 from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
 from dither.training import Private, StepError
 
@@ -71,7 +69,8 @@ def test_a_plan_that_is_no_longer_the_runs(tmp_path: Path) -> None:
     ledger, made = new(tmp_path), plan(2.0, 10)
     stale = ledger.register(made)
     charge(stale, made, last=2)
-    other = ledger.account(stale.run)
+    other = Account(lambda: ledger)
+    other.attach(stale.run)
     more = torch.tensor([2.0] * 2 + [3.0] * 8, dtype=torch.float64).numpy()
     other.change("another", more)
     with pytest.raises(BudgetExceededError, match="less than the 3 that was registered"):
@@ -186,26 +185,6 @@ def test_a_folder_that_lost_its_name(tmp_path: Path) -> None:
     (tmp_path / "run" / "run.json").unlink()
     with pytest.raises(ValueError, match=r"must have its run.json"):
         dither.train(nn.Linear(4, 2), data, plan(steps=3), **settings)
-
-
-def test_entries_in_an_impossible_order() -> None:
-    state = LedgerState()
-    ledger_entries = _entries()
-    for entry in ledger_entries:
-        state.add(entry)
-    for entry in (StepEntry("a", 5, 2.0), StepEntry("b", 0, 2.0)):
-        with pytest.raises(DamagedLedgerError):
-            state.add(entry)
-    state.add(EndEntry("a", 1, ""))
-    with pytest.raises(DamagedLedgerError, match="out of its order"):
-        state.add(StepEntry("a", 1, 2.0))
-
-
-def _entries() -> list[Any]:
-    from dither.ledger import RunEntry
-
-    run = RunEntry("a", "f", "poisson", 0.1, (2.0, 2.0), 1.0, 1e-5, False, "")
-    return [run, StepEntry("a", 0, 2.0)]
 
 
 def test_a_run_does_not_become_seeded_on_the_way(tmp_path: Path) -> None:

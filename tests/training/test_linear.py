@@ -158,7 +158,7 @@ def test_steps_are_in_the_ledger_before_they_are_released(
     real = dither.release.release
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        spent.append(len(ledger.account([*ledger.runs][-1]).spent))
+        spent.append(len([*ledger.runs.values()][-1].spent))
         return real(*args, **kwargs)
 
     monkeypatch.setattr("dither.training.linear.release", watched)
@@ -180,9 +180,9 @@ def test_what_an_interrupted_run_did_not_spend_is_free(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         train_linear(torch.randn(N, 2), broken, plan, outputs=1, ledger=ledger)
-    account = ledger.account([*ledger.runs][-1])
-    assert len(account.spent) == 3
-    assert not account.is_open
+    (found,) = ledger.runs.values()
+    assert len(found.spent) == 3
+    assert not found.is_open
 
 
 def test_rules_that_react_may_be_used_but_not_with_means() -> None:

@@ -29,13 +29,13 @@ def test_a_step_is_paid_for_before_it_is_released(
     seen: list[tuple[int, int]] = []
 
     def watched(*args: Any, **settings: Any) -> Any:
-        seen.append((run.step, len(ledger.account(str(run.run)).spent)))
+        seen.append((run.step, len(ledger.runs[str(run.run)].spent)))
         return release(*args, **settings)
 
     monkeypatch.setattr("dither.training.private.release", watched)
     run.optimizer.step()
     assert seen == [(1, 1)]
-    assert ledger.account(str(run.run)).spent == (2.0,)
+    assert ledger.runs[str(run.run)].spent == [2.0]
 
 
 def test_a_step_that_cannot_be_paid_for_is_not_released(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,31 +5,17 @@ and every step's cost is on disk before its release can be seen.
 """
 
 from dither.ledger.account import Account
-from dither.ledger.entries import (
-    CapEntry,
-    DamagedLedgerError,
-    EndEntry,
-    Entry,
-    PlanEntry,
-    RunEntry,
-    StepEntry,
-)
+from dither.ledger.entries import DamagedLedgerError
 from dither.ledger.files import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from dither.ledger.ledger import Ledger
 from dither.ledger.store import LedgerWriteError
 
 __all__ = [
     "Account",
-    "CapEntry",
     "DamagedCheckpointError",
     "DamagedLedgerError",
-    "EndEntry",
-    "Entry",
     "Ledger",
     "LedgerWriteError",
-    "PlanEntry",
-    "RunEntry",
-    "StepEntry",
     "load_checkpoint",
     "save_checkpoint",
 ]

@@ -22,7 +22,7 @@ _ROUNDING = 1e-12
 
 
 class Account:
-    """The spending of one run; made by `Ledger.register` and `Ledger.account`.
+    """The spending of one run; made by `Ledger.register`.
 
     A step is charged in two calls: `begin` when its batch is drawn, which returns at once, and
     `finish` before its release, which waits until the cost is on disk. Without a ledger nothing is

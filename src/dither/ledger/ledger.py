@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -18,7 +17,6 @@ from dither.ledger.entries import CapEntry, Entry, RunEntry, now, to_text
 from dither.ledger.state import LedgerState, RunState, orders_for
 from dither.ledger.store import Store
 from dither.planning import Plan, ReactivePlan
-from dither.planning.serialization import to_json_value
 from dither.types import PrivacyBound
 
 FILE = "ledger.sqlite"
@@ -138,12 +136,6 @@ class Ledger:
         account.register(plan)
         return account
 
-    def account(self, run: str) -> Account:
-        """Return the account of a run that was registered before."""
-        account = Account(lambda: self)
-        account.attach(run)
-        return account
-
     def add_run(self, run: str, plan: Plan | ReactivePlan, *, is_seeded: bool) -> None:
         """Write a run and its plan, or raise if it would pass the cap."""
         bound = plan.bound
@@ -199,7 +191,9 @@ class Ledger:
 
     def export(self) -> str:
         """Return everything as JSON."""
-        entries = [{"kind": to_text(entry)[0], **_plain(entry)} for entry in self.entries]
+        entries = [
+            {"kind": kind, **json.loads(fields)} for kind, fields in map(to_text, self.entries)
+        ]
         return json.dumps({"format": "dither-ledger-1", "entries": entries}, allow_nan=False)
 
     def close(self) -> None:
@@ -258,7 +252,3 @@ def _decisive(state: LedgerState) -> object:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _plain(entry: Entry) -> dict[str, object]:
-    return {key: to_json_value(value) for key, value in asdict(entry).items()}

@@ -9,16 +9,8 @@ import numpy as np
 
 from dither import accounting
 from dither.accounting import BudgetExceededError, Filter, Odometer
-from dither.ledger.entries import (
-    CapEntry,
-    DamagedLedgerError,
-    EndEntry,
-    Entry,
-    PlanEntry,
-    RunEntry,
-    StepEntry,
-)
-from dither.types import FloatArray, PrivacyBound, SpentSoFar
+from dither.ledger.entries import CapEntry, Entry, PlanEntry, RunEntry, StepEntry
+from dither.types import PrivacyBound, SpentSoFar
 
 Composition = Literal["fixed", "adaptive"]
 COMPOSITION_TEXT = {
@@ -97,24 +89,14 @@ class LedgerState:
         if isinstance(entry, CapEntry):
             self.cap = entry
         elif isinstance(entry, RunEntry):
-            if entry.run in self.runs:
-                raise DamagedLedgerError(f"ledger has two runs called {entry.run!r}")
             self.runs[entry.run] = RunState(entry, entry.noise, self.has_spent)
-        else:
-            self._of_run(entry)
-
-    def _of_run(self, entry: PlanEntry | StepEntry | EndEntry) -> None:
-        run = self.runs.get(entry.run)
-        if run is None:
-            raise DamagedLedgerError(f"ledger has no run called {entry.run!r}, but a cost of it")
-        if isinstance(entry, StepEntry):
-            if not run.is_open or entry.step != len(run.spent) or not run.is_incomplete:
-                raise DamagedLedgerError(f"ledger has a step of run {entry.run!r} out of its order")
-            run.spent.append(entry.noise)
+        elif isinstance(entry, StepEntry):
+            self.runs[entry.run].spent.append(entry.noise)
         elif isinstance(entry, PlanEntry):
+            run = self.runs[entry.run]
             run.noise, run.is_open = entry.noise, True
         else:
-            run.is_open = False
+            self.runs[entry.run].is_open = False
 
     def total(self, delta: float, names: Sequence[str] | None = None) -> PrivacyBound:
         """Return what was spent by all runs together, or by some of them."""
@@ -195,17 +177,11 @@ class LedgerState:
             return replace(nothing, epsilon=math.inf, accountant="none", is_upper_bound=False)
         if composition == "fixed":
             return accounting.epsilon(z, sample_rate=q, delta=delta, sampling=sampling)
-        orders = None if self.cap is None else self.cap.orders
-        return _odometer(z, q, delta, orders, sampling)
-
-
-def _odometer(
-    z: FloatArray, q: FloatArray, delta: float, orders: Sequence[float] | None, sampling: str
-) -> PrivacyBound:
-    odometer = Odometer(delta, orders=None if orders is None else [*orders], sampling=sampling)
-    for noise, rate in zip(z.tolist(), q.tolist(), strict=True):
-        odometer.charge(noise, rate)
-    return odometer.bound()
+        orders = None if self.cap is None else [*self.cap.orders]
+        odometer = Odometer(delta, orders=orders, sampling=sampling)
+        for noise, rate in zip(z.tolist(), q.tolist(), strict=True):
+            odometer.charge(noise, rate)
+        return odometer.bound()
 
 
 def orders_for(epsilon: float, delta: float, sampling: str) -> tuple[float, ...]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from dither import accounting
-from dither.ledger import EndEntry, Ledger, PlanEntry
+from dither.ledger import Ledger
+from dither.ledger.entries import EndEntry, PlanEntry
 from dither.ledger.ledger import FILE
 from dither.ledger.state import RunState
 from dither.planning import Plan
