@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dither import __version__
-from dither.validate import InvalidValueError
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -45,7 +44,7 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the output's form."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,8 +67,6 @@ def diagnose() -> Iterator[Finding]:
     yield _try("ledger", _ledger)
     yield _try("computing", _torch)
     yield _check_half_precision()
-    for name in ("digits", "mnist", "fashion-mnist", "cifar10"):
-        yield _check_dataset(name)
 
 
 def _check_packages() -> Iterator[Finding]:
@@ -170,31 +167,11 @@ def _check_half_precision() -> Finding:
     return Finding("half precision", "optional", detail)
 
 
-def _check_dataset(name: str) -> Finding:
-    try:
-        from dither.data import load
-
-        found = load(name)
-    except (ImportError, InvalidValueError) as problem:
-        return Finding(f"data: {name}", "optional", str(problem))
-    return Finding(f"data: {name}", "ok", f"{len(found.train):,} records")
-
-
 def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    table = Table()
-    for title in ("what", "state", "found"):
-        table.add_column(title, overflow="fold")
-    colours = {"ok": "green", "missing": "bold red", "optional": "yellow"}
     for each in findings:
-        state = f"[{colours[each.state]}]{each.state}[/]"
-        table.add_row(each.what, state, each.detail.replace("[", r"\["))
-    console.print(table)
+        sys.stdout.write(f"{each.state:8}  {each.what}: {each.detail}\n")
     missing = [each.what for each in findings if each.state == "missing"]
-    if missing:
-        console.print(f"dither does not work here: {', '.join(missing)}", markup=False)
-    else:
-        console.print("dither works here.")
+    verdict = (
+        f"dither does not work here: {', '.join(missing)}" if missing else "dither works here."
+    )
+    sys.stdout.write(f"{verdict}\n")
