@@ -37,7 +37,6 @@ FEWEST_CANARIES = 100
 
 _CHECKS: dict[str, Callable[..., object]] = {
     "epsilon": validate.positive,
-    "epsilon_bar": validate.positive,
     "delta": validate.probability,
     "noise_multiplier": validate.positive,
     "sample_rate": validate.rate,
@@ -54,8 +53,6 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "confidence": validate.probability,
     "trials": validate.count,
     "canaries": validate.count,
-    "seeds": validate.count,
-    "jobs": validate.count,
 }
 
 

@@ -31,45 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sizes(parser, dataset_size=50_000)
     parser.set_defaults(clip_norm=2.5)
     add_problem(parser)
-    budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--epsilon", type=number, default=51.2, help="ε of the privacy theorem")
-    budget.add_argument(
-        "--epsilon-bar", type=number, default=argparse.SUPPRESS, help="the paper's ε̄ = ε/16"
+    parser.add_argument(
+        "--epsilon", type=number, default=51.2, help="ε of the privacy theorem, 16 times ε̄"
     )
     parser.add_argument("--delta", type=number, default=1e-5, help="δ")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument(
-        "--plot",
-        default=argparse.SUPPRESS,
-        metavar="FILE",
-        help="draw the noise that reaches the parameters, the privacy spent and the schedules",
-    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compute, then draw, then print."""
-    from dither import noise, theory
+    """Compute, then print."""
+    from dither import noise
 
     allocations: dict[str, Allocation] = {"uniform": noise.Uniform(), "matched": noise.Matched()}
-    if hasattr(arguments, "epsilon_bar"):
-        arguments.epsilon = 16.0 * validate.positive(epsilon_bar=arguments.epsilon_bar)
     schedule = parse_schedule(arguments)
     eta = schedule.stepsizes(step_count(arguments))
     alphas = {name: allocation.alphas(eta) for name, allocation in allocations.items()}
     with np.errstate(over="ignore"):
         columns = {name: _column(arguments, eta, alpha) for name, alpha in alphas.items()}
-    if hasattr(arguments, "plot"):
-        from dither.reports import save_figure, theory_figure
-
-        figure = theory_figure(
-            parameter_noise={name: eta * alphas[name] * columns[name]["sigma"] for name in columns},
-            spent={
-                name: theory.adp_spent(alpha, epsilon=arguments.epsilon)
-                for name, alpha in alphas.items()
-            },
-            schedule=f"{schedule}, T = {eta.size:,}{_caveat(columns)}",
-        )
-        save_figure(figure, arguments.plot)
     setting = {
         "schedule": repr(schedule),
         "steps": eta.size,
@@ -92,8 +70,6 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write("\n")
     else:
         _print(setting, columns)
-        if hasattr(arguments, "plot"):
-            sys.stdout.write(f"The figure is in {arguments.plot}.\n")
 
 
 def _column(arguments: argparse.Namespace, eta: FloatArray, alpha: FloatArray) -> dict[str, Any]:
@@ -127,11 +103,6 @@ def _column(arguments: argparse.Namespace, eta: FloatArray, alpha: FloatArray) -
                 f"the setting must be within floating point, got {label.strip()} = {column[key]}"
             )
     return column
-
-
-def _caveat(columns: dict[str, dict[str, Any]]) -> str:
-    holds = all(column["condition_holds"] for column in columns.values())
-    return "" if holds else " (the theorem's condition does not hold here)"
 
 
 _ROWS = {

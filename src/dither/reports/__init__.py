@@ -2,10 +2,8 @@
 
 from dither.reports.figures import (
     audit_figure,
-    ledger_figure,
     plan_figure,
     save_figure,
-    theory_figure,
     training_figure,
 )
 from dither.reports.render import to_html, to_json, to_markdown, write_report
@@ -15,12 +13,10 @@ from dither.training.statement import statement
 __all__ = [
     "RunReport",
     "audit_figure",
-    "ledger_figure",
     "plan_figure",
     "run_report",
     "save_figure",
     "statement",
-    "theory_figure",
     "to_html",
     "to_json",
     "to_markdown",
