@@ -149,13 +149,6 @@ def test_derived_bounds_are_those_of_the_data(digits: Table) -> None:
     assert np.array_equal(read.coef_, given.coef_)
 
 
-def test_partial_fit_is_refused_with_the_reason() -> None:
-    model = PrivateLogisticRegression()
-    assert not hasattr(model, "partial_fit")
-    with pytest.raises(AttributeError, match="noise is planned for a complete run"):
-        model.partial_fit([[1.0]], [1])
-
-
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

@@ -4,6 +4,7 @@ The parameters are fields of dataclasses, so that ``__init__`` only stores them 
 their own without repeating the others.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
 from numbers import Integral, Real
@@ -16,14 +17,20 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
 
-from dither.estimators.bounds import encode_classes, feature_scaling, target_scaling
+from dither.estimators.bounds import (
+    TargetScaling,
+    encode_classes,
+    feature_scaling,
+    target_scaling,
+)
 from dither.estimators.defaults import Defaults, defaults
 from dither.estimators.leaks import Leaks
 from dither.ledger import Ledger
 from dither.noise import Custom
 from dither.planning import Plan, ReactivePlan, plan
-from dither.schedules import Reactive, parse
+from dither.schedules import parse
 from dither.training import TrainResult
 from dither.training.statement import statement
 from dither.types import PrivacyBound
@@ -33,7 +40,7 @@ _COUNT = Interval(Integral, 1, None, closed="left")
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class PrivateEstimator(BaseEstimator):
+class PrivateEstimator(BaseEstimator, ABC):
     """Base of all estimators; see `PrivateLogisticRegression` for the parameters."""
 
     epsilon: float = 1.0
@@ -66,18 +73,14 @@ class PrivateEstimator(BaseEstimator):
         "random_state": ["random_state"],
         "ledger": [Ledger, str, Path, None],
         "verbose": ["verbose"],
+        # Of some estimators only:
+        "classes": ["array-like", None],
+        "hidden_layer_sizes": ["array-like"],
+        "module": [nn.Module, callable],
     }
     _model = "linear"
     _task = "classification"
     _needs_bounds = True
-
-    @property
-    def partial_fit(self) -> Any:
-        """Not available: `hasattr` is False, and the error has the reason."""
-        raise AttributeError(
-            f"{type(self).__name__} has no partial_fit: its noise is planned for a complete run "
-            "over all records, and more data would need more budget; call fit once"
-        )
 
     def privacy_statement(self) -> str:
         """Return the claim of the fit and its assumptions as text."""
@@ -109,8 +112,9 @@ class PrivateEstimator(BaseEstimator):
             return chosen.stepsizes
         return parse(self.stepsizes) if isinstance(self.stepsizes, str) else self.stepsizes
 
-    def _standardizing_steps(self, chosen: Defaults) -> int:
-        return 0 if isinstance(self.stepsizes, Reactive) else chosen.standardizing_steps
+    @abstractmethod
+    def _train(self, X: Any, targets: NDArray[Any], outputs: int, leaks: Leaks) -> None:
+        """Train on classes 0 … k−1, or on targets from −1 to 1."""
 
     @property
     def _validation_options(self) -> dict[str, Any]:
@@ -145,10 +149,20 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
 
     classes: Any = None
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **PrivateEstimator._parameter_constraints,
-        "classes": ["array-like", None],
-    }
+    def fit(self, X: Any, y: Any) -> Any:
+        """Train on private records, within the budget.
+
+        Args:
+            X: one record per row.
+            y: one class per record.
+        """
+        self._validate_params()
+        leaks = Leaks()
+        X, y = self._validate_records(X, y)
+        classes, numbers = encode_classes(y, self.classes, leaks)
+        self._train(X, numbers, self._outputs_per_record(classes.size), leaks)
+        self.classes_ = classes
+        return self
 
     def _outputs_per_record(self, classes: int) -> int:
         """Return the number of scores per record."""
@@ -173,6 +187,24 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
     target_bounds: Any = None
 
     _task = "regression"
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Train on private records, within the budget.
+
+        Args:
+            X: one record per row.
+            y: one number per record.
+        """
+        self._validate_params()
+        leaks = Leaks()
+        X, y = self._validate_records(X, y)
+        targets = target_scaling(y, self.target_bounds, leaks)
+        self._train(X, targets.scale(y), 1, leaks)
+        self._store_targets(targets)
+        return self
+
+    def _store_targets(self, targets: TargetScaling) -> None:
+        self._targets = targets
 
     def _public_parameters(self, X: Any, y: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
         """Return parameters with which a fit derives nothing from the private data."""

@@ -3,7 +3,7 @@
 Their gradients take two matrix products per step and no autograd (`dither.training.linear`).
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dither.clipping.linear import LogitGradients
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
-from dither.estimators.bounds import FeatureScaling, encode_classes, feature_scaling, target_scaling
+from dither.estimators.bounds import FeatureScaling, TargetScaling, feature_scaling
 from dither.estimators.leaks import Leaks, check_scaling
+from dither.schedules import Reactive
 from dither.training import linear as by_score
 from dither.training.linear import train_linear
 from dither.types import FloatArray
@@ -41,7 +42,7 @@ class _Linear(PrivateEstimator):
         scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)
         return np.asarray(scores + self.intercept_)
 
-    def _train(self, X: Any, logit_gradients: LogitGradients, outputs: int, leaks: Leaks) -> None:
+    def _train(self, X: Any, targets: NDArray[Any], outputs: int, leaks: Leaks) -> None:
         scaling = feature_scaling(
             X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH,
             names=getattr(self, "feature_names_in_", None),
@@ -51,12 +52,13 @@ class _Linear(PrivateEstimator):
         leaks.check_ledger(self.ledger)
         plan, chosen = self._plan(X.shape[0], X.shape[1], outputs)
         features = scaling.scale(X)
+        standardizing = 0 if isinstance(self.stepsizes, Reactive) else chosen.standardizing_steps
         result = train_linear(
             torch.from_numpy(features) if isinstance(X, np.ndarray) else features,
-            logit_gradients,
+            self._logit_gradients(targets, outputs),
             plan,
             outputs=outputs,
-            standardizing=self._standardizing_steps(chosen),
+            standardizing=standardizing,
             seed=seed_of(self.random_state),
             ledger=self.ledger,
             progress=bool(self.verbose),
@@ -67,30 +69,18 @@ class _Linear(PrivateEstimator):
         self.intercept_ = bias - self.coef_ @ scaling.offset
         self._store_result(result, leaks)
 
+    @abstractmethod
+    def _logit_gradients(self, targets: NDArray[Any], outputs: int) -> LogitGradients:
+        """Return the derivative of the loss with respect to the scores."""
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
 
-class _LinearClassifier(ClassifierBase, _Linear, ABC):
+class _LinearClassifier(ClassifierBase, _Linear):
     """Training and predictions of linear classifiers."""
-
-    def fit(self, X: Any, y: Any) -> Any:
-        """Train on private records, within the budget; see `PrivateLogisticRegression`.
-
-        Args:
-            X: records × features; dense or sparse.
-            y: one class per record.
-        """
-        self._validate_params()
-        leaks = Leaks()
-        X, y = self._validate_records(X, y)
-        classes, numbers = encode_classes(y, self.classes, leaks)
-        outputs = self._outputs_per_record(classes.size)
-        self._train(X, self._residuals(numbers, outputs), outputs, leaks)
-        self.classes_ = classes
-        return self
 
     def decision_function(self, X: Any) -> FloatArray:
         """Return the scores of records: one for two classes, else one per class."""
@@ -106,10 +96,6 @@ class _LinearClassifier(ClassifierBase, _Linear, ABC):
 
     def _outputs_per_record(self, classes: int) -> int:
         return 1 if classes == 2 else classes
-
-    @abstractmethod
-    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> LogitGradients:
-        """Return the derivative of the loss by the scores, from the indices of the classes."""
 
 
 class PrivateLogisticRegression(_LinearClassifier):
@@ -176,10 +162,10 @@ class PrivateLogisticRegression(_LinearClassifier):
         """Return the logarithms of the probabilities."""
         return np.log(self.predict_proba(X))
 
-    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> LogitGradients:
+    def _logit_gradients(self, targets: NDArray[Any], outputs: int) -> LogitGradients:
         if outputs == 1:
-            return by_score.logistic_logit_gradients(numbers)
-        return by_score.softmax_logit_gradients(numbers)
+            return by_score.logistic_logit_gradients(targets)
+        return by_score.softmax_logit_gradients(targets)
 
 
 class PrivateSVC(_LinearClassifier):
@@ -197,10 +183,10 @@ class PrivateSVC(_LinearClassifier):
         True
     """
 
-    def _residuals(self, numbers: NDArray[np.int64], outputs: int) -> LogitGradients:
+    def _logit_gradients(self, targets: NDArray[Any], outputs: int) -> LogitGradients:
         if outputs == 1:
-            return by_score.hinge_logit_gradients(np.where(numbers == 1, 1.0, -1.0)[:, None])
-        return by_score.hinge_logit_gradients(np.where(np.eye(outputs)[numbers] == 1.0, 1.0, -1.0))
+            return by_score.hinge_logit_gradients(np.where(targets == 1, 1.0, -1.0)[:, None])
+        return by_score.hinge_logit_gradients(np.where(np.eye(outputs)[targets] == 1.0, 1.0, -1.0))
 
 
 class PrivateLinearRegression(RegressorBase, _Linear):
@@ -226,21 +212,12 @@ class PrivateLinearRegression(RegressorBase, _Linear):
         True
     """
 
-    def fit(self, X: Any, y: Any) -> Any:
-        """Train on private records, within the budget.
-
-        Args:
-            X: records × features; dense or sparse.
-            y: one number per record.
-        """
-        self._validate_params()
-        leaks = Leaks()
-        X, y = self._validate_records(X, y)
-        targets = target_scaling(y, self.target_bounds, leaks)
-        self._train(X, by_score.squared_logit_gradients(targets.scale(y)[:, None]), 1, leaks)
+    def _store_targets(self, targets: TargetScaling) -> None:
         self.coef_ = self.coef_[0] * targets.half_range
         self.intercept_ = float(targets.center + targets.half_range * self.intercept_[0])
-        return self
+
+    def _logit_gradients(self, targets: NDArray[Any], outputs: int) -> LogitGradients:
+        return by_score.squared_logit_gradients(targets[:, None])
 
     def predict(self, X: Any) -> FloatArray:
         """Return the expected target of every record."""

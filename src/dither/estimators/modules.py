@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
-from dither.estimators.bounds import FeatureScaling, encode_classes, feature_scaling, target_scaling
+from dither.estimators.bounds import FeatureScaling, feature_scaling
 from dither.estimators.leaks import Leaks, check_scaling
 from dither.training import Run, train
 from dither.types import FloatArray
@@ -38,7 +38,7 @@ class _ModuleEstimator(PrivateEstimator):
     def _validation_options(self) -> dict[str, Any]:
         return {**super()._validation_options, "allow_nd": not self._needs_bounds}
 
-    def _train(self, X: Any, targets: Tensor, outputs: int, leaks: Leaks) -> None:
+    def _train(self, X: Any, targets: NDArray[Any], outputs: int, leaks: Leaks) -> None:
         scaling = self._feature_scaling(X, leaks)
         check_scaling(X, leaks)
         leaks.warn(stacklevel=3)
@@ -125,16 +125,6 @@ def _check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> to
 class _ModuleClassifier(ClassifierBase, _ModuleEstimator):
     """Training and predictions of classifiers."""
 
-    def fit(self, X: Any, y: Any) -> Any:
-        """Train a copy of the module on private records, within the budget."""
-        self._validate_params()
-        leaks = Leaks()
-        X, y = self._validate_records(X, y)
-        classes, numbers = encode_classes(y, self.classes, leaks)
-        self._train(X, torch.from_numpy(numbers), classes.size, leaks)
-        self.classes_ = classes
-        return self
-
     def decision_function(self, X: Any) -> FloatArray:
         """Return the scores of records: one for two classes, else one per class."""
         scores = self._outputs(X)
@@ -159,17 +149,6 @@ class _ModuleRegressor(RegressorBase, _ModuleEstimator):
     """Training and predictions of regressors."""
 
     _loss = "squared_error"
-
-    def fit(self, X: Any, y: Any) -> Any:
-        """Train a copy of the module on private records, within the budget."""
-        self._validate_params()
-        leaks = Leaks()
-        X, y = self._validate_records(X, y)
-        targets = target_scaling(y, self.target_bounds, leaks)
-        scaled = torch.from_numpy(targets.scale(y).astype(np.float32))
-        self._train(X, scaled, 1, leaks)
-        self._targets = targets
-        return self
 
     def predict(self, X: Any) -> FloatArray:
         """Return the expected target of every record."""
@@ -207,11 +186,6 @@ class PrivateClassifier(_ModuleClassifier):
 
     module: Any = field(kw_only=False)
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **ClassifierBase._parameter_constraints,
-        "module": [nn.Module, callable],
-    }
-
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class PrivateRegressor(_ModuleRegressor):
@@ -229,11 +203,6 @@ class PrivateRegressor(_ModuleRegressor):
     """
 
     module: Any = field(kw_only=False)
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **RegressorBase._parameter_constraints,
-        "module": [nn.Module, callable],
-    }
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -260,11 +229,6 @@ class PrivateMLPClassifier(_ModuleClassifier):
 
     hidden_layer_sizes: Sequence[int] = field(default=(64,), kw_only=False)
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **ClassifierBase._parameter_constraints,
-        "hidden_layer_sizes": ["array-like"],
-    }
-
     _needs_bounds = True
 
     def _build_module(self, features: Any, outputs: int) -> nn.Module:
@@ -288,11 +252,6 @@ class PrivateMLPRegressor(_ModuleRegressor):
     """
 
     hidden_layer_sizes: Sequence[int] = field(default=(64,), kw_only=False)
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **RegressorBase._parameter_constraints,
-        "hidden_layer_sizes": ["array-like"],
-    }
 
     _needs_bounds = True
 

@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -12,7 +11,6 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils import get_tags
@@ -176,7 +174,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         shape: of the distribution of the number of trials: 0 is logarithmic, 1 geometric.
         test_size: probability that a record is in the test part.
         random_state: as for the estimators.
-        verbose: 1 shows that the search is running, without its progress, which is secret.
 
     Attributes:
         best_estimator_: the best estimator, trained on the training part. Its ``privacy_`` is that
@@ -205,7 +202,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     shape: float = 1.0
     test_size: float = 0.2
     random_state: Any = None
-    verbose: int = 0
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "epsilon": [Interval(Real, 0, None, closed="neither")],
@@ -215,7 +211,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         "shape": [Interval(Real, 0, 10, closed="both")],
         "test_size": [Interval(Real, 0, 1, closed="neither")],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     def fit(self, X: Any, y: Any) -> Any:
@@ -291,7 +286,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "to train on"
             )
         best: tuple[Any, int, float] = (None, 0, -math.inf)
-        with _spinner(bool(self.verbose)), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # one per trial would reveal their number
             for trial in range(draw_trial_count(trials, source.stream("trials", 0))):
                 index = int(source.stream("settings", trial).below(len(candidates), 1)[0])
@@ -378,14 +373,3 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
         tags.input_tags.sparse = inner.input_tags.sparse
         return tags
-
-
-@contextmanager
-def _spinner(wanted: bool) -> Iterator[None]:
-    """Show on a terminal that the search is running, without its progress."""
-    console = Console(stderr=True)
-    if wanted and console.is_terminal:
-        with console.status("searching (progress is not shown: the number of trials is secret)"):
-            yield
-    else:
-        yield
