@@ -11,8 +11,10 @@ and squares and products of numbers inside neither overflow nor vanish.
 """
 
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 from numbers import Real
+from pathlib import Path
 from typing import SupportsInt, TypeVar, cast
 
 import numpy as np
@@ -184,6 +186,21 @@ def instance(kind: type[Kind], **argument: object) -> Kind:
     if not isinstance(value, kind):
         raise InvalidTypeError(f"{name} must be a {kind.__name__}, got {_describe(value)}")
     return value
+
+
+def output_file(suffixes: Collection[str] = (), **argument: "str | Path") -> Path:
+    """Return the argument as the path of a file that can be written; nothing is written."""
+    ((name, path),) = argument.items()
+    target = Path(path)
+    if suffixes and target.suffix.lower() not in suffixes:
+        raise InvalidValueError(
+            f"{name} must end in one of {', '.join(suffixes)}, got {str(path)!r}"
+        )
+    if not target.name or not target.parent.is_dir():
+        raise InvalidValueError(f"{name} must be in an existing directory, got {str(path)!r}")
+    if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
+        raise InvalidValueError(f"{name} must be a file that can be written, got {str(path)!r}")
+    return target
 
 
 def _number(argument: dict[str, object], wanted: str) -> tuple[str, object, float]:

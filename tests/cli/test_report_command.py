@@ -55,7 +55,7 @@ def test_what_is_public_is_given_and_not_read_off(capsys: pytest.CaptureFixture[
 
 def test_the_suffix_decides(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TRAIN, "--alone", "--seed", "1", "--run-dir", "run"]) == 0
-    for suffix in (".html", ".json", ".md", ".HTML"):
+    for suffix in (".html", ".json", ".HTML"):
         capsys.readouterr()
         assert main(["report", "run", "-o", f"out{suffix}"]) == 0
         assert capsys.readouterr().out == f"The report is in out{suffix}.\n"
@@ -70,8 +70,8 @@ def test_warnings_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TRAIN, "--alone", "--run-dir", "run"]) == 0
     Path("run/ledger.sqlite").unlink()
     capsys.readouterr()
-    assert main(["report", "run", "-o", "out.md"]) == 0
-    assert capsys.readouterr().out == "The report is in out.md, with 1 warning.\n"
+    assert main(["report", "run", "-o", "out.json"]) == 0
+    assert capsys.readouterr().out == "The report is in out.json, with 1 warning.\n"
 
 
 def test_an_audit_is_kept_in_the_folder_and_none_is_overwritten(
@@ -109,7 +109,7 @@ def test_no_audit_is_lost_when_two_are_added_at_once(folder: Path) -> None:
     (["nothing"], "run_dir must be a run directory"),
     (["own.csv"], "run_dir must be a run directory"),
     (["."], "run_dir must be a run directory"),
-    ([".", "-o", "x.pdf"], "output must end in one of .html, .json, .md, got 'x.pdf'"),
+    ([".", "-o", "x.pdf"], "output must end in one of .html, .json, got 'x.pdf'"),
     ([".", "-o", "none/x.html"], "output must be in an existing directory"),
     ([], "required: RUN_DIR"),
 ])  # fmt: skip

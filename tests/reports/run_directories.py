@@ -9,6 +9,9 @@ from tests.training.loops import RECORDS, data, model, noisy_plan
 import dither
 from dither import Plan, Public
 from dither.planning import ReactivePlan
+from dither.reports import RunReport
+from dither.reports.document import sections_of
+from dither.reports.text import headline
 from dither.training import TrainResult
 
 
@@ -23,6 +26,11 @@ def trained(
     }
     given = {"every": 2, "progress": False, "run": dither.Run(directory, **run), **settings}
     return dither.train(model(), data(), plan or noisy_plan(), **given)
+
+
+def text_of(report: RunReport) -> str:
+    """Return all text of a report."""
+    return "\n".join([*headline(report), *report.warnings, *map(repr, sections_of(report))])
 
 
 def public() -> Public:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reports.run_directories import edit, reactive, trained
+from tests.reports.run_directories import edit, reactive, text_of, trained
 from tests.training.loops import noisy_plan, quiet_plan
 
-from dither.reports import RunReport, run_report, to_markdown
+from dither.reports import RunReport, run_report
 from dither.reports.text import headline
 from dither.schedules import UnsafeRawAdaGradNorm
 
@@ -28,7 +28,7 @@ def check_not_confirmed(report: RunReport, words: str) -> None:
     assert report.claim.bound is None
     assert report.statement == []
     assert any(words in warning for warning in report.warnings), report.warnings
-    assert "differentially private" not in to_markdown(report).partition("## Plan")[0]
+    assert "differentially private" not in text_of(report).partition("Plan, noise")[0]
 
 
 def epsilon(report: RunReport) -> float:
@@ -41,7 +41,7 @@ def test_without_noise_there_is_no_privacy(tmp_path: Path) -> None:
     report = run_report(tmp_path / "run")
     assert report.claim.verdict == "no privacy"
     assert headline(report)[1] == "NO privacy guarantee (ε = ∞): no noise was added."
-    text = to_markdown(report)
+    text = text_of(report)
     assert "differentially private" not in text
     assert "guesses" not in text
 
@@ -51,7 +51,7 @@ def test_raw_step_sizes_have_no_privacy(tmp_path: Path) -> None:
     report = run_report(tmp_path / "run")
     assert report.claim.verdict == "no privacy"
     assert "depend on gradients without noise" in headline(report)[1]
-    assert "differentially private" not in to_markdown(report)
+    assert "differentially private" not in text_of(report)
 
 
 def test_a_seeded_run_is_not_proven(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_an_estimate_is_not_proven(copy: Path) -> None:
     report = run_report(copy)
     assert report.claim.verdict == "estimate"
     assert not report.claim.is_guarantee
-    text = to_markdown(report)
+    text = text_of(report)
     assert "NOT PROVEN: about ε = " in text
     assert "is (ε = " not in text
 
@@ -186,9 +186,9 @@ def test_an_audit_that_refutes_comes_first(copy: Path) -> None:
         assert report.claim.is_guarantee == (verdict == "proven")
     assert "An audit has refuted the claim" in report.warnings[0]
     assert headline(report)[0].startswith("REFUTED: ")
-    text = to_markdown(report)
+    text = text_of(report)
     assert "An audit has refuted this statement" in text
-    assert "| REFUTED |" in text
+    assert "'REFUTED'" in text
 
 
 def test_a_bound_that_is_not_a_number_is_damage(copy: Path) -> None:

@@ -1,4 +1,4 @@
-"""The report as a page, as markdown and as files: self-contained, escaped, readable."""
+"""The report as a page and as files: self-contained, escaped, readable."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -12,9 +12,8 @@ from playwright.sync_api import Browser
 from tests.reports.run_directories import public, trained
 
 from dither.cli import main
-from dither.reports import RunReport, run_report, to_html, to_json, to_markdown, write_report
-from dither.reports.charts import Chart, Series, draw_svg
-from dither.reports.document import points_table
+from dither.reports import RunReport, run_report, to_html, to_json, write_report
+from dither.reports.charts import draw_svg
 from dither.reports.figures import BLUE, ORANGE
 
 EVIL = "<script>alert('x')</script>&\"'"
@@ -94,7 +93,6 @@ def test_text_from_the_run_directory_is_escaped(report: RunReport) -> None:
     html = to_html(named)
     assert "<script" not in html
     assert "Privacy report: &lt;script&gt;alert(1)&lt;" in html
-    assert "<script" not in to_markdown(named).replace("\\<", "")
     assert "<script" not in to_html(report)
     assert "&lt;script&gt;alert(&#39;x&#39;)" in to_html(report)
 
@@ -114,23 +112,12 @@ def test_charts_use_the_colours_of_the_page(report: RunReport) -> None:
             assert "stroke-dasharray" in drawn
 
 
-def test_markdown_has_tables_in_place_of_charts(report: RunReport) -> None:
-    text = to_markdown(report)
-    assert text.startswith("# Privacy report: two\n")
-    assert "![" not in text
-    for chart in report.charts:
-        assert f"### {chart.title}" in text
-    for block in re.findall(r"(?:^\|.*\|\n?)+", text, flags=re.MULTILINE):
-        cells = [line.replace("\\|", "").count("|") for line in block.splitlines()]
-        assert len({*cells}) == 1
-
-
 def test_reports_are_written_by_suffix(report: RunReport, tmp_path: Path) -> None:
-    for name, render in (("a.html", to_html), ("a.json", to_json), ("a.md", to_markdown)):
+    for name, render in (("a.html", to_html), ("a.json", to_json)):
         assert write_report(report, tmp_path / name).read_text(encoding="utf-8") == render(report)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.json", "a.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.json"]
     for name, words in (
-        ("a.pdf", "must end in one of .html, .json, .md"),
+        ("a.pdf", "must end in one of .html, .json"),
         ("none/a.html", "in an existing directory"),
         ("", "must end in one of"),
     ):
@@ -169,11 +156,3 @@ def test_in_a_browser_nothing_is_loaded_and_nothing_overflows(
     assert requests == [path.as_uri()]
     assert messages == []
     page.close()
-
-
-def test_epsilon_in_tables_is_rounded_up() -> None:
-    line = Series("spent", (1.0, 2.0), (1.0, 1.2345641))
-    fields = ("x", "x", "steps", "ε", (line,), "description.")
-    table = points_table(Chart(*fields, limit=("budget", 2.00000049), is_epsilon=True))
-    assert [row[2] for row in table.rows] == ["1", "1.23457", "2.00001"]
-    assert [row[2] for row in points_table(Chart(*fields)).rows] == ["1", "1.23456"]

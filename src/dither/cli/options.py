@@ -5,7 +5,6 @@ Everything that can be checked without data is checked here, before a command im
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -31,7 +30,7 @@ MODELS = ("cnn", "linear", "mlp")
 NOISES = ("uniform", "matched", "optimal")
 SAMPLINGS = ("poisson", "fixed")
 FIGURES = (".pdf", ".png", ".svg")
-REPORTS = (".html", ".json", ".md")
+REPORTS = (".html", ".json")
 
 FEWEST_CANARIES = 100
 
@@ -92,21 +91,7 @@ def check_options(arguments: argparse.Namespace) -> None:
         check_data(arguments)
     for name, suffixes in (("plot", FIGURES), ("output", REPORTS), ("save", ())):
         if hasattr(arguments, name):
-            _check_output(name, getattr(arguments, name), suffixes)
-
-
-def _check_output(name: str, path: str, suffixes: tuple[str, ...]) -> None:
-    """Raise if a file cannot be written there."""
-    target = Path(path)
-    if suffixes and target.suffix.lower() not in suffixes:
-        raise validate.InvalidValueError(
-            f"{name} must end in one of {', '.join(suffixes)}, got {path!r}"
-        )
-    parent = target.resolve().parent
-    if not target.name or not parent.is_dir():
-        raise validate.InvalidValueError(f"{name} must be in an existing directory, got {path!r}")
-    if (target.exists() and not target.is_file()) or not os.access(parent, os.W_OK):
-        raise validate.InvalidValueError(f"{name} must be a file that can be written, got {path!r}")
+            validate.output_file(suffixes, **{name: getattr(arguments, name)})
 
 
 def add_schedule(

@@ -18,8 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         default=argparse.SUPPRESS,
         metavar="FILE",
-        help="a .html, .json or .md file (Markdown has tables instead of figures); default: "
-        "report.html in RUN_DIR",
+        help="a .html or .json file; default: report.html in RUN_DIR",
     )
 
 

@@ -6,7 +6,7 @@ from dither.reports.figures import (
     save_figure,
     training_figure,
 )
-from dither.reports.render import to_html, to_json, to_markdown, write_report
+from dither.reports.render import to_html, to_json, write_report
 from dither.reports.report import RunReport, run_report
 from dither.training.statement import statement
 
@@ -19,7 +19,6 @@ __all__ = [
     "statement",
     "to_html",
     "to_json",
-    "to_markdown",
     "training_figure",
     "write_report",
 ]

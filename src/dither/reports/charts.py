@@ -51,7 +51,6 @@ class Chart:
         is_log: whether the vertical axis is logarithmic.
         limit: the name and value of a horizontal line.
         is_square: whether both axes go from 0 to 100.
-        is_epsilon: whether the vertical axis is ε, which is rounded up.
     """
 
     key: str
@@ -63,7 +62,6 @@ class Chart:
     is_log: bool = False
     limit: tuple[str, float] | None = None
     is_square: bool = False
-    is_epsilon: bool = False
 
 
 def find_charts(files: RunFiles, claim: Claim) -> tuple[Chart, ...]:
@@ -169,7 +167,6 @@ def _spending(files: RunFiles, claim: Claim) -> Chart | None:
     return Chart(
         "spending", "Privacy spent", _STEPS, f"ε (no unit), at δ = {rounded(bound.delta, 3)}",
         (_series("spent", x, y),), description, limit=("budget of the plan", budget),
-        is_epsilon=True,
     )  # fmt: skip
 
 
@@ -224,7 +221,7 @@ def _ledger(files: RunFiles) -> Chart | None:
         "ledger", "All runs on this data", "runs (number, as registered)",
         f"ε (no unit), at δ = {rounded(view.summary['delta'], 3)}",
         (_series("all runs up to it", x, view.cumulative), _series("run alone", x, alone)),
-        description, limit=None if cap is None else ("cap", cap["epsilon"]), is_epsilon=True,
+        description, limit=None if cap is None else ("cap", cap["epsilon"]),
     )  # fmt: skip
 
 

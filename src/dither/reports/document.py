@@ -1,4 +1,4 @@
-"""The report as sections of blocks, from which HTML and markdown are rendered alike."""
+"""The report as sections of blocks, for the HTML template."""
 
 import math
 from collections.abc import Iterator
@@ -83,22 +83,6 @@ def sections_of(report: RunReport) -> tuple[Section, ...]:
         ("origin", "Versions and fingerprints", _origin(report)),
     )
     return tuple(Section(key, title, tuple(blocks)) for key, title, blocks in parts)
-
-
-def points_table(chart: Chart, count: int = 8) -> Table:
-    """Return some points of a chart, with the first and the last of each line."""
-
-    def number(value: float) -> str:
-        return rounded(value, 6) if chart.is_epsilon else f"{value:.6g}"
-
-    rows = []
-    for series in chart.series:
-        last, steps = len(series.x) - 1, max(1, min(count, len(series.x)) - 1)
-        for k in sorted({round(i * last / steps) for i in range(steps + 1)}):
-            rows.append((series.name, f"{series.x[k]:.6g}", number(series.y[k])))
-    if chart.limit is not None:
-        rows.append((chart.limit[0], "all", number(chart.limit[1])))
-    return Table(f"{chart.title}: some points", ("line", chart.x_name, chart.y_name), tuple(rows))
 
 
 def _charts(report: RunReport, *keys: str) -> Iterator[Block]:

@@ -1,8 +1,7 @@
 """Figures of plans, training runs and audits, and how to save them."""
 
 import math
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
@@ -26,24 +25,6 @@ SUFFIXES = (".pdf", ".png", ".svg")
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 
 
-def check_output_path(path: str | Path, suffixes: Collection[str], argument: str) -> Path:
-    """Return where a file may be written, or raise; nothing is written."""
-    target = Path(path)
-    if target.suffix.lower() not in suffixes:
-        raise validate.InvalidValueError(
-            f"{argument} must end in one of {', '.join(suffixes)}, got {str(path)!r}"
-        )
-    if not target.parent.is_dir():
-        raise validate.InvalidValueError(
-            f"{argument} must be in an existing directory, got {str(path)!r}"
-        )
-    if target.is_dir() or not os.access(target.parent, os.W_OK):
-        raise validate.InvalidValueError(
-            f"{argument} must be a file that can be written, got {str(path)!r}"
-        )
-    return target
-
-
 def save_figure(figure: "Figure", path: str | Path) -> Path:
     """Write a figure as .pdf, .png or .svg. The file is replaced atomically.
 
@@ -54,7 +35,7 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
         >>> save_figure(plan_figure({"optimal": plan}), path).name
         'plan.svg'
     """
-    target = check_output_path(path, SUFFIXES, "plot").resolve()
+    target = validate.output_file(SUFFIXES, plot=path).resolve()
     image = BytesIO()
     figure.savefig(image, format=target.suffix[1:].lower(), dpi=150)
     write_atomic(target, image.getvalue())

@@ -36,19 +36,13 @@ class Odds:
     best_guess: float
     rates: tuple[tuple[float, float], ...]
 
-    @property
-    def to_one(self) -> float:
-        """The largest odds of a correct guess, to 1."""
-        wrong = (1.0 - self.best_guess) * (1.0 - _ROUNDING)
-        return math.inf if wrong <= 0.0 else self.best_guess / wrong
-
 
 def membership_odds(epsilon: float, delta: float) -> Odds:
     """Return bounds on membership inference under (ε, δ).
 
     >>> odds = membership_odds(1.0, 1e-5)
-    >>> round(odds.likelihood_ratio, 3), round(odds.best_guess, 4), round(odds.to_one, 3)
-    (2.718, 0.7311, 2.718)
+    >>> round(odds.likelihood_ratio, 3), round(odds.best_guess, 4)
+    (2.718, 0.7311)
     """
     validate.nonnegative(epsilon=epsilon)
     validate.probability(delta=delta)

@@ -1,4 +1,4 @@
-"""The report of a run as a value: the one source of the HTML, the markdown and the JSON."""
+"""The report of a run as a value: the one source of the HTML and the JSON."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +88,7 @@ def run_report(path: str | Path) -> RunReport:
         path: the run directory of ``dither train --run-dir`` or of `dither.train`.
 
     Returns:
-        A `RunReport`, for `to_html`, `to_markdown`, `to_json` or `write_report`.
+        A `RunReport`, for `to_html`, `to_json` or `write_report`.
 
     Example:
         >>> import tempfile, dither, torch

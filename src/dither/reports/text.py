@@ -115,8 +115,7 @@ def meaning(report: RunReport) -> list[tuple[str, str]]:
         (
             "ε",
             f"The probabilities of any result, {_PAIRS[bound.adjacency]}, differ at most by the "
-            f"factor e^ε = {times(odds.likelihood_ratio)}, plus δ. Odds of 1 to 1 become at most "
-            f"{times(odds.to_one)} to 1.",
+            f"factor e^ε = {times(odds.likelihood_ratio)}, plus δ.",
         ),
         ("δ", f"{delta}, at most 1 in {_one_in(bound.delta)}.{_large_delta(report, bound)}"),
         (

@@ -93,6 +93,8 @@ def finite(value: Any) -> Any:
     """Return a JSON value: infinite and NaN numbers become None."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
     if isinstance(value, float) and not abs(value) < float("inf"):
         return None
     return value
