@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from dither.clipping import ClippedSum, FallbackWarning, clipped_sum, engine
-from dither.clipping.batch import forward, map_tensors, take, tensors
-from dither.clipping.recording import CheckCache, ModelHooks, Recording
+from dither.clipping.batch import forward, map_tensors, slice_rows, tensors
+from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.validate import InvalidValueError
 
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -92,7 +92,7 @@ def in_a_loop(
     """The clipped sum of losses that a loop of one's own computes: any calls, any arguments."""
     hooks = ModelHooks(model)
     try:
-        recording = Recording(model, records, CheckCache() if cache is None else cache)
+        recording = RecordedBatch(model, records, CheckCache() if cache is None else cache)
         hooks.begin(recording)
         found = losses()
         hooks.begin(None)
@@ -107,7 +107,9 @@ def by_loop(
     """The definition: every record alone through plain autograd, clipped, added up."""
     return by_losses(
         model,
-        lambda one: loss(forward(model, take(inputs, one)), take(targets, one)),
+        lambda one: loss(
+            forward(model, slice_rows(inputs, one, records)), slice_rows(targets, one, records)
+        ),
         clip_norm,
         records,
     )

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from dither.clipping.batch import accumulation_dtype, quiet_vmap, tensors
+from dither.clipping.batch import accumulation_dtype, map_tensors, quiet_vmap, tensors
 from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord, Summed
-from dither.clipping.recorder import Derived, Recorder, Use
+from dither.clipping.recorder import Recorder, Use
 from dither.clipping.rules.fallback import is_recurrent, repeat_per_record, repeat_recurrent
 from dither.clipping.rules.registry import Call, Rule, UnsupportedCallError, rule_of
-from dither.validate import InvalidTypeError, InvalidValueError
+from dither.validate import InvalidValueError
 
 Gradients = Sequence[Tensor | None]
 
@@ -159,19 +159,9 @@ def _apply_rule(
 def _check_rule_output(
     rule: Rule, use: Use, found: Any, records: int
 ) -> Iterable[tuple[Tensor, Contribution]]:
-    """Yield what a rule returned; raise if that is not pairs of a parameter and a contribution."""
+    """Yield what a rule returned; raise if it has another size than the parameters and records."""
     name = f"rule {getattr(rule, '__name__', rule)!s} for {use.name}"
-    for pair in found if isinstance(found, Iterable) else [found]:
-        if not isinstance(pair, tuple) or [isinstance(pair[0], Tensor), len(pair)] != [True, 2]:
-            raise InvalidTypeError(
-                f"the {name} must return pairs of a parameter and a Contribution, got {pair!r:.60}"
-            )
-        tensor, part = pair
-        if not isinstance(part, Contribution):
-            raise InvalidTypeError(
-                f"the {name} must return a Contribution, such as PerRecord, for each parameter, "
-                f"got {type(part).__name__}"
-            )
+    for tensor, part in found:
         if part.size != tensor.numel() or part.records != records:
             got = "another number of them" if part.records != records else f"{part.size} entries"
             raise InvalidValueError(
@@ -206,21 +196,15 @@ def _replay(recorder: Recorder, tensor: Tensor, names: list[str]) -> Callable[..
     def replay(*roots: Tensor) -> Tensor:
         values = dict(zip(ids, roots, strict=True))
 
-        def value_of(argument: Any) -> Any:
-            if isinstance(argument, tuple | list):
-                return type(argument)(value_of(each) for each in argument)
-            if id(argument) in values:
-                return values[id(argument)]
+        def value_of(argument: Tensor) -> Tensor:
             made = recorder.derived.get(id(argument))
-            return argument if made is None else recompute(made)
-
-        def recompute(made: Derived) -> Tensor:
-            args = [value_of(argument) for argument in made.args]
-            kwargs = {name: value_of(argument) for name, argument in made.kwargs.items()}
+            if id(argument) in values or made is None:
+                return values.get(id(argument), argument)
+            args, kwargs = map_tensors((made.args, made.kwargs), value_of)
             output = made.function(*args, **kwargs)
             result: Tensor = output if made.position is None else output[made.position]
             return result
 
-        return recompute(recorder.derived[id(tensor)])
+        return value_of(tensor)
 
     return replay

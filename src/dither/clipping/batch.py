@@ -97,11 +97,6 @@ def _like_mapping(tree: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     return made
 
 
-def take(tree: Any, records: slice) -> Any:
-    """Return the tree of these records only."""
-    return map_tensors(tree, lambda tensor: tensor[records])
-
-
 def slice_rows(tree: Any, rows: slice, total: int) -> Any:
     """Return some rows of every tensor and list in a batch that has that many rows in total."""
     return map_tensors(
@@ -109,11 +104,6 @@ def slice_rows(tree: Any, rows: slice, total: int) -> Any:
         lambda tensor: tensor[rows] if tensor.shape[:1] == (total,) else tensor,
         lambda values: values[rows] if len(values) == total else values,
     )
-
-
-def has_rows(tree: Any, total: int) -> bool:
-    """Return whether any tensor of a batch has that many rows."""
-    return any(tensor.shape[:1] == (total,) for tensor in tensors(tree))
 
 
 def count_records(**argument: Any) -> int:

@@ -22,7 +22,7 @@ from dither.clipping.clip import ClippedSum, clip, full_precision
 from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord
 from dither.clipping.gradient_checks import check_own_rows, find_mismatches, gradients_of_half
 from dither.clipping.recorder import Recorder
-from dither.clipping.recording import MAX_ATTEMPTS, CheckCache, Recording
+from dither.clipping.recording import MAX_ATTEMPTS, CheckCache, RecordedBatch
 from dither.clipping.rows import ENOUGH_RECORDS
 from dither.validate import InvalidValueError
 
@@ -41,7 +41,7 @@ class FallbackWarning(UserWarning):
 
 @torch.no_grad()
 def clip_recording(
-    recording: Recording, losses: Tensor, clip_norm: float, multiplicity: int = 1
+    recording: RecordedBatch, losses: Tensor, clip_norm: float, multiplicity: int = 1
 ) -> ClippedSum:
     """Return the clipped sum of the gradients of losses that a recorded batch has led to.
 
@@ -71,7 +71,7 @@ def clip_recording(
 
 
 def _compute_contributions(
-    recording: Recording, losses: Tensor
+    recording: RecordedBatch, losses: Tensor
 ) -> tuple[dict[str, Contribution], dict[str, str]]:
     """Return the contributions by rules, and the parameters without one, with the reason.
 
@@ -96,7 +96,7 @@ def _compute_contributions(
 
 
 def _gradients_at_uses(
-    recording: Recording, losses: Tensor, slow: Mapping[str, str], *, keep_graph: bool
+    recording: RecordedBatch, losses: Tensor, slow: Mapping[str, str], *, keep_graph: bool
 ) -> dict[int, Gradients]:
     """Return position of a use → the gradients of its outputs, by one backward pass.
 

@@ -18,13 +18,13 @@ from dither.clipping.batch import (
     count_records,
     forward,
     map_tensors,
-    take,
+    slice_rows,
     trainable,
 )
 from dither.clipping.clip import ClippedSum, full_precision
 from dither.clipping.engine import clip_recording, join, zeros_for
 from dither.clipping.layers import check_layers
-from dither.clipping.recording import CheckCache, ModelHooks, Recording
+from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.validate import InvalidValueError, choice, count, instance, positive
 
 _caches: WeakKeyDictionary[nn.Module, CheckCache] = WeakKeyDictionary()
@@ -103,8 +103,10 @@ def clipped_sum(
     try:
         for start in range(0, records, size):
             rows = slice(start, min(records, start + size))
-            part = (inputs, targets) if size >= records else take((inputs, targets), rows)
-            recording = Recording(model, rows.stop - rows.start, cache)
+            part = inputs, targets
+            if size < records:
+                part = slice_rows(part, rows, records)
+            recording = RecordedBatch(model, rows.stop - rows.start, cache)
             hooks.begin(recording)
             with torch.enable_grad():
                 losses = loss(forward(model, part[0]), part[1])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dither.clipping.batch import count_records, map_tensors, take, tensors, trainable
+from dither.clipping.batch import count_records, map_tensors, slice_rows, tensors, trainable
 from dither.clipping.engine import FallbackWarning
 from dither.clipping.functional import clipped_sum
 from dither.clipping.layers import Finding, refused_layers
@@ -78,15 +78,14 @@ def _check_example(model: nn.Module, example: Any) -> list[Finding]:
         raise InvalidValueError(f"example must have at least two records, got {records}")
     found: dict[Finding, None] = {}
     for size in (records, records - 1):
-        part = map_tensors(take(example, slice(0, size)), torch.clone)
+        part = map_tensors(slice_rows(example, slice(0, size), records), torch.clone)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 clipped_sum(model, _probe_loss, part, None, clip_norm=inf)
             slow = [w for w in caught if issubclass(w.category, FallbackWarning)]
-            findings = [
-                Finding("slow", *_split_message(str(each.message)), _SLOW_REMEDY) for each in slow
-            ]
+            notes = [str(each.message).partition(": ") for each in slow]
+            findings = [Finding("slow", where, why, _SLOW_REMEDY) for where, _, why in notes]
             findings += _compare(copy.deepcopy(model).eval(), part)
         except InvalidValueError as refusal:
             findings = [Finding("refused", "the model", str(refusal), "change the model")]
@@ -109,11 +108,6 @@ def _compare(model: nn.Module, inputs: Any) -> list[Finding]:
         for name, total in sums.items()
         if float((total - expected[name]).abs().max()) > _TOLERANCE * scale
     ]
-
-
-def _split_message(note: str) -> tuple[str, str]:
-    where, _, reason = note.partition(": ")
-    return where, reason
 
 
 def _probe_loss(outputs: Any, _: None) -> Tensor:

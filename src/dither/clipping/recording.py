@@ -103,7 +103,7 @@ class CheckCache:
     warned: set[str] = field(default_factory=set)
 
 
-class Recording:
+class RecordedBatch:
     """One batch, or microbatch, on its way through a model.
 
     Args:
@@ -208,7 +208,7 @@ class ModelHooks:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.recording: Recording | None = None
+        self.recording: RecordedBatch | None = None
         self._outermost: nn.Module | None = None
         self._depth = 0
         before, after = _Hook(WeakMethod(self._before)), _Hook(WeakMethod(self._after))
@@ -226,7 +226,7 @@ class ModelHooks:
         for handle in self._handles:
             handle.remove()
 
-    def begin(self, recording: Recording | None) -> None:
+    def begin(self, recording: RecordedBatch | None) -> None:
         """Report to another recording, or to none."""
         if self.recording is not None and self._outermost is not None:
             # The call was interrupted, and torch calls no hooks then.
@@ -263,7 +263,7 @@ class ModelHooks:
                     recording.end_call(module, args, kwargs, output)
 
     @contextmanager
-    def _paused(self) -> Iterator[Recording]:
+    def _paused(self) -> Iterator[RecordedBatch]:
         """Yield the recording, to which nothing is reported meanwhile."""
         recording, self.recording = self.recording, None
         assert recording is not None  # noqa: S101 (for the type checker: the callers check)

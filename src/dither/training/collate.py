@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dither.clipping.random_state import random_state, set_random_state
+
 CollateFn = Callable[[list[Any]], Any]
 Finding = Literal["fine", "pads", "mixes"]
 _FAILURES = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
@@ -113,18 +115,16 @@ def _collate(collate_fn: CollateFn, records: list[Any], seed: int) -> tuple[list
     The generators of torch, numpy and Python, and the records, are left as they were.
     """
     copies = [plain(record, _copy_leaf) for record in records]
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices), warnings.catch_warnings(action="ignore"):
-        try:
-            torch.default_generator.manual_seed(seed)
-            np.random.seed(seed)  # noqa: NPY002
-            random.seed(seed)
+    before = random_state(leaf for leaf in leaves_of(copies) if isinstance(leaf, Tensor))
+    try:
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        with warnings.catch_warnings(action="ignore"):
             leaves = leaves_of(collate_fn(copies))
-            following = int(torch.randint(2**62, ())), np.random.random(), random.random()  # noqa: NPY002, S311
-        finally:
-            random.setstate(of_python)
-            np.random.set_state(of_numpy)  # noqa: NPY002
+        following = int(torch.randint(2**62, ())), np.random.random(), random.random()  # noqa: NPY002, S311
+    finally:
+        set_random_state(before)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)], following
 
 

@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 
 from dither import validate
 from dither.clipping import ClippedSum
-from dither.clipping.batch import check_losses, has_rows, map_tensors, slice_rows, trainable
+from dither.clipping.batch import check_losses, map_tensors, slice_rows, tensors, trainable
 from dither.clipping.engine import clip_recording
 from dither.clipping.layers import check_layers
-from dither.clipping.recording import CheckCache, ModelHooks, Recording
+from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.ledger import Account
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
@@ -89,7 +89,7 @@ class Private:
         # Hooks come last: errors before leave none behind.
         self._optimizer_hooks = OptimizerHooks(model, optimizer, self._release)
         self._model_hooks, self._checks = ModelHooks(model), CheckCache()
-        self._recording: Recording | None = None
+        self._recording: RecordedBatch | None = None
         self._last_losses: Callable[[], Tensor | None] = lambda: None
         self._step: _Step | None = None
         self._loop: Batches | None = None
@@ -134,7 +134,8 @@ class Private:
         """
         size, step = validate.count(size=size), self._step
         k = 1 if step is None else step.multiplicity
-        if step is None or step.received or not has_rows(batch, step.records * k):
+        rows = {tensor.shape[:1] for tensor in tensors(batch)}
+        if step is None or step.received or (step.records * k,) not in rows:
             raise StepError(
                 "private.microbatches must get the batch that private.batches() gave last, with "
                 "all its rows, before any private.backward(losses) for it"
@@ -255,7 +256,7 @@ class Private:
     def _record(self, step: _Step, records: int) -> None:
         """Record what the model does to the next records."""
         step.expected = records
-        self._recording = Recording(
+        self._recording = RecordedBatch(
             self.model, records * step.multiplicity, self._checks, self._randomness
         )
         self._model_hooks.begin(self._recording)

@@ -207,7 +207,7 @@ class Outer(Contribution):
     def _rights(self, formed: int = 0) -> Iterator[tuple[int, int, Tensor]]:
         """Yield records and their right factors in chunks, for ``formed`` numbers per record.
 
-        What is yielded may be overwrite_half by what follows.
+        What is yielded may be overwritten by what follows.
         """
         copied = self.groups * self.terms * self.right.width if self.right.is_copied else 0
         space = None

@@ -1,12 +1,11 @@
 """Calls without a rule, repeated for every record: any function, and recurrent layers."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import _VF, Tensor
 
-from dither.clipping.batch import accumulation_dtype, quiet_vmap, tensors
+from dither.clipping.batch import accumulation_dtype, map_tensors, quiet_vmap, tensors
 from dither.clipping.contributions import Contribution, PerRecord
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.rules.registry import UnsupportedCallError
@@ -38,9 +37,10 @@ def repeat_per_record(use: Use, gradients: Sequence[Tensor | None], recorder: Re
         def function(*parameters: Tensor) -> tuple[Tensor, ...]:
             values = {id(old): new for old, new in zip(held, parameters, strict=True)}
             values |= {id(old): new[None] for old, new in zip(batch, record, strict=True)}
-            output = use.function(
-                *replace_tensors(use.args, values), **replace_tensors(use.kwargs, values)
+            args, kwargs = map_tensors(
+                (use.args, use.kwargs), lambda tensor: values.get(id(tensor), tensor)
             )
+            output = use.function(*args, **kwargs)
             made = tensors(output)
             return tuple(made[k][0] for k in wanted)
 
@@ -79,15 +79,6 @@ def pair_with_parameters(held: Sequence[Tensor], rows: Iterable[Tensor]) -> Pair
         (tensor, PerRecord(gradients.to(accumulation_dtype(gradients.dtype))))
         for tensor, gradients in zip(held, rows, strict=True)
     ]
-
-
-def replace_tensors(arguments: Any, values: dict[int, Any]) -> Any:
-    """Return the arguments with some tensors replace_tensors, by their ids."""
-    if isinstance(arguments, tuple | list):
-        return type(arguments)(replace_tensors(argument, values) for argument in arguments)
-    if isinstance(arguments, dict):
-        return {name: replace_tensors(argument, values) for name, argument in arguments.items()}
-    return values.get(id(arguments), arguments)
 
 
 def _distinct(found: Iterable[Tensor]) -> list[Tensor]:

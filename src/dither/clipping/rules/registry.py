@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from dither.clipping.contributions import Contribution
-from dither.validate import InvalidTypeError
 
 
 class UnsupportedCallError(Exception):
@@ -95,11 +94,6 @@ def register(*kinds: Callable[..., Any], any_leading_dims: bool = False) -> Call
         A layer with a matrix, ``y = x @ w.T`` on records × terms × width, would return
         ``[(call.function.w, Outer(gradient, call.args[0]))]``, and form no per-record gradient.
     """
-    if not kinds:
-        raise InvalidTypeError("kinds must name at least one function or class of layers")
-    for kind in kinds:
-        if not callable(kind):
-            raise InvalidTypeError(f"kinds must be functions or classes of layers, got {kind!r}")
 
     def decorate(rule: Rule) -> Rule:
         _RULES.update(dict.fromkeys(kinds, rule))
