@@ -53,7 +53,6 @@ def audit(
     attack: str = "white-box",
     confidence: float = 0.95,
     trials: int | None = None,
-    directions: ArrayLike | None = None,
     seed: int | None = None,
     progress: bool = False,
 ) -> AuditResult:
@@ -77,8 +76,6 @@ def audit(
         confidence: in (0, 1).
         trials: the number of canaries, at least 100; None is 50,000, and 2,000 for ``one-run``
             (under fixed sampling at most 100, or one, for each of the plan's records).
-        directions: for ``one-run``: one row per canary, random if None; rows that look like data
-            make canaries that do.
         seed: makes the audit reproducible.
         progress: whether progress is shown on standard error.
 
@@ -98,12 +95,9 @@ def audit(
     if isinstance(plan, Plan) and not plan.noise_multipliers.any():
         raise validate.InvalidValueError("plan must add noise, got one without")
     Source(seed)  # checks the seed
-    if directions is not None and attack != "one-run":
-        raise validate.InvalidValueError(f"directions are for attack 'one-run', got {attack!r}")
-    rows = None if directions is None else _unit_rows(directions)
-    attack_ = _Attack(plan, attack, _trial_count(plan, attack, trials, rows), seed, progress)
+    attack_ = _Attack(plan, attack, _trial_count(plan, attack, trials), seed, progress)
     if attack == "one-run":
-        return _audit_one_run(attack_, rows, confidence)
+        return _audit_one_run(attack_, confidence)
     return _audit_trials(attack_, confidence)
 
 
@@ -186,9 +180,7 @@ class _Attack:
         return scores.of(self.name), scores.included
 
 
-def _trial_count(
-    plan: Plan | ReactivePlan, attack: str, trials: int | None, rows: FloatArray | None
-) -> int:
+def _trial_count(plan: Plan | ReactivePlan, attack: str, trials: int | None) -> int:
     """Return the number of canaries."""
     most, default = math.inf, _TRIALS[attack]
     if plan.sampling == "fixed" and attack == "one-run":
@@ -196,12 +188,7 @@ def _trial_count(
         default = min(default, plan.dataset_size)
     elif plan.sampling == "fixed":
         default = max(min(default, _RUNS * plan.dataset_size), _FEWEST)
-    default = default if rows is None else len(rows)
     count = validate.count(trials=default if trials is None else trials)
-    if rows is not None and count != len(rows):
-        raise validate.InvalidValueError(
-            f"trials must be the number of directions, {len(rows)}, got {count}"
-        )
     if count < _FEWEST:
         raise validate.InvalidValueError(f"trials must be at least {_FEWEST}, got {count}")
     if count > most:
@@ -242,12 +229,11 @@ def _audit_trials(attack: _Attack, confidence: float) -> AuditResult:
     )
 
 
-def _audit_one_run(attack: _Attack, rows: FloatArray | None, confidence: float) -> AuditResult:
+def _audit_one_run(attack: _Attack, confidence: float) -> AuditResult:
     canaries, seed = attack.trials, attack.seed
-    if rows is None:
-        key = int(Source(seed).stream("directions", 0).words(1)[0])
-        drawn = np.random.default_rng(key).standard_normal((canaries, _WIDTH * canaries))
-        rows = _unit_rows(drawn)
+    key = int(Source(seed).stream("directions", 0).words(1)[0])
+    rows = np.random.default_rng(key).standard_normal((canaries, _WIDTH * canaries))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     included = draw_included(canaries, seed)
     scores = attack_plan(
         attack.plan,
@@ -257,16 +243,3 @@ def _audit_one_run(attack: _Attack, rows: FloatArray | None, confidence: float) 
         progress=attack.progress,
     )
     return one_run(scores.white_box, included, claimed=attack.plan.bound, confidence=confidence)
-
-
-def _unit_rows(directions: ArrayLike) -> FloatArray:
-    rows = numbers(directions=directions)
-    if rows.ndim != 2:
-        raise validate.InvalidValueError(
-            f"directions must be a matrix with one row per canary, got shape {rows.shape}"
-        )
-    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
-    if not (np.isfinite(rows).all() and (largest > 0.0).all()):
-        raise validate.InvalidValueError("directions must be finite, and no row zero")
-    rows = rows / largest
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
