@@ -32,7 +32,7 @@ print("imported:", *(name for name in heavy if name in sys.modules))
         "train --help",
         "train --epsilonn 3",
         "train --data huge.csv --epsilon -1",
-        "train --data huge.csv --bounds age=3:2",
+        "train --data huge.csv --bounds age=3",
         "train --data huge.csv --model tree",
         "train --data huge.csv --resume",
         "train --data huge.csv --canaries 200",

@@ -1,5 +1,4 @@
 import pickle
-import sys
 from pathlib import Path
 
 import pytest
@@ -134,11 +133,6 @@ def test_missing_sets_say_where_to_put_what(tmp_path: Path) -> None:
         assert repr(str(tmp_path / folder)) in line
         assert "set DITHER_DATA or --data-dir" in line
         assert line.endswith(address)
-
-
-def test_without_scikit_learn_only_digits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    assert "pip install scikit-learn" in error_line("digits")
 
 
 def test_columns_are_matched_by_their_names(tmp_path: Path) -> None:

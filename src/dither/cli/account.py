@@ -1,16 +1,14 @@
 """Print the ε of a saved plan, or of equal steps, by every accountant."""
 
 import argparse
-import json
 import math
-import sys
 from decimal import ROUND_FLOOR
 from typing import Any
 
 import numpy as np
 
 from dither import validate
-from dither.cli.options import SAMPLINGS, number, read_plan
+from dither.cli.options import SAMPLINGS, number, print_json, read_plan
 from dither.types import FloatArray, rounded
 
 NAME = "account"
@@ -45,8 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         }
     if arguments.json:
         setting = {"steps": z.size, "sample_rate": q, "delta": delta, "sampling": sampling}
-        json.dump({**setting, **rows}, sys.stdout, indent=2, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json({**setting, **rows})
         return
     from rich.console import Console
     from rich.table import Table

@@ -1,7 +1,6 @@
 """Attack a plan or a run, and compare the proven lower bound on ε with the claim."""
 
 import argparse
-import json
 import math
 import sys
 from dataclasses import asdict, replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dither import validate
-from dither.cli.options import ATTACKS, number, read_plan
+from dither.cli.options import ATTACKS, number, print_json, read_plan
 from dither.cli.run_directory import (
     ABOUT,
     append_audit,
@@ -90,8 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     if hasattr(arguments, "run_dir"):
         append_audit(Path(arguments.run_dir), _record(result, steps))
     if arguments.json:
-        json.dump({"steps": steps, **_facts(result)}, sys.stdout, indent=2, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json({"steps": steps, **_facts(result)})
     else:
         _print(result, steps)
         if plot is not None:

@@ -1,7 +1,6 @@
 """Check the environment: missing or old packages, and what this machine cannot do."""
 
 import argparse
-import json
 import math
 import os
 import sqlite3
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dither import __version__
+from dither.cli.options import print_json
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -51,8 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Check everything, print, and return 1 if dither cannot work here."""
     findings = list(diagnose())
     if arguments.json:
-        json.dump([asdict(each) for each in findings], sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json([asdict(each) for each in findings])
     else:
         _print(findings)
     return int(any(each.state == "missing" for each in findings))

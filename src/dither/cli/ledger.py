@@ -1,12 +1,11 @@
 """Show or cap the privacy loss of a run, or of all runs on the same data."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dither.cli.options import number
+from dither.cli.options import number, print_json
 from dither.cli.run_directory import find_ledger
 from dither.types import rounded
 
@@ -66,8 +65,7 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
     delta = float(arguments.delta) if hasattr(arguments, "delta") else ledger.default_delta()
     totals = ledger.summary(delta)
     if arguments.json:
-        json.dump(totals, sys.stdout, indent=2, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json(totals)
         return
     from rich.console import Console
     from rich.table import Table

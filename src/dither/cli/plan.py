@@ -1,7 +1,6 @@
 """Plan a run, and compare uniform, matched and optimal noise for the same budget."""
 
 import argparse
-import json
 import math
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from dither.cli.options import (
     build_problem,
     number,
     parse_schedule,
+    print_json,
     step_count,
 )
 from dither.types import rounded
@@ -83,8 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_atomic(Path(save), plans[arguments.noise].to_json().encode())
     columns = {name: _column(arguments, each, plans["uniform"]) for name, each in plans.items()}
     if arguments.json:
-        json.dump({"schedule": repr(schedule), "steps": steps, **columns}, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json({"schedule": repr(schedule), "steps": steps, **columns})
     else:
         _print(plans[arguments.noise], arguments.noise, columns)
         for what, where in (("figure", plot), (f"{arguments.noise} plan", save)):
@@ -143,11 +142,7 @@ def _print(plan: "Plan", name: str, columns: dict[str, dict[str, Any]]) -> None:
         table.add_column(column, justify="right")
     for key, label in _ROWS.items():
         cells = (columns[column][key] for column in columns)
-        digits = rounded if key.startswith("epsilon") else _nearest
-        table.add_row(label, *("–" if cell is None else digits(cell, 5) for cell in cells))
+        show = rounded if key.startswith("epsilon") else "{:.{}g}".format
+        table.add_row(label, *("–" if cell is None else show(cell, 5) for cell in cells))
     console.print(table)
     console.print(f"The {name} plan: {plan}", markup=False)
-
-
-def _nearest(value: float, digits: int) -> str:
-    return f"{value:.{digits}g}"

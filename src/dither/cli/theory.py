@@ -1,8 +1,6 @@
 """Evaluate the paper's theorems for a schedule: noise, uniform and matched, and utility."""
 
 import argparse
-import json
-import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from dither.cli.options import (
     build_problem,
     number,
     parse_schedule,
+    print_json,
     step_count,
 )
 from dither.types import Allocation, FloatArray
@@ -66,8 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
         },
     }
     if arguments.json:
-        json.dump({"setting": setting, **columns}, sys.stdout, indent=2, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json({"setting": setting, **columns})
     else:
         _print(setting, columns)
 

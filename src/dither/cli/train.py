@@ -1,7 +1,6 @@
 """Train a model privately: on scikit-learn's digits, a standard set, or data of your own."""
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from dither.cli.options import (
     find_model,
     number,
     parse_schedule,
+    print_json,
     read_data,
     step_count,
 )
@@ -321,9 +321,7 @@ def _report(
         write_scores(Path(arguments.run_dir), canaries, result)
     if arguments.json:
         summaries = {name: _summary(each) for name, each in results.items()}
-        content = {"runs": summaries, "statement": statement(result)}
-        json.dump(content, sys.stdout, indent=2, allow_nan=False)
-        sys.stdout.write("\n")
+        print_json({"runs": summaries, "statement": statement(result)})
     elif arguments.quiet:
         metrics = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
         derived = " and ".join(result.derived_from_private_data)

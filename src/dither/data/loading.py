@@ -16,12 +16,8 @@ from dither.validate import InvalidTypeError, InvalidValueError, instance
 
 def load_digits() -> Split:
     """Return scikit-learn's 1,797 digits, 8 × 8 in [0, 1]; every fifth record is for testing."""
-    try:
-        from sklearn import datasets
-    except ModuleNotFoundError:
-        raise InvalidValueError(
-            "digits needs scikit-learn, which is not installed: pip install scikit-learn"
-        ) from None
+    from sklearn import datasets
+
     digits = datasets.load_digits()
     inputs = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
     targets = torch.tensor(digits.target, dtype=torch.int64)
