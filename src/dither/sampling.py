@@ -146,7 +146,7 @@ def sampler_for(plan: Plan | ReactivePlan, *, length: int) -> Sampler:
     """
     if validate.count(length=length) != plan.dataset_size and plan.sampling != "poisson":
         raise validate.InvalidValueError(
-            f"dataset must have the plan's dataset_size, {plan.dataset_size} records, under "
+            f"the data must have the plan's dataset_size, {plan.dataset_size} records, under "
             f"{plan.sampling} sampling, got {length}"
         )
     if plan.sample_rate == 1.0:

@@ -218,22 +218,15 @@ class EpsilonDelta(NamedTuple):
     delta: float
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Vector:
     """Base of final classes that hold one read-only array and compare by its contents."""
 
-    __slots__ = ("values",)
-
     values: FloatArray
 
-    def __init__(self, values: FloatArray) -> None:
-        frozen = np.frombuffer(values.tobytes(), dtype=np.float64)
+    def __post_init__(self) -> None:
+        frozen = np.frombuffer(self.values.tobytes(), dtype=np.float64)
         object.__setattr__(self, "values", frozen)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is frozen: cannot set {name!r}")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__} is frozen: cannot delete {name!r}")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -242,9 +235,6 @@ class Vector:
 
     def __hash__(self) -> int:
         return hash((type(self), self.values.tobytes()))
-
-    def __reduce__(self) -> tuple[type["Vector"], tuple[FloatArray]]:
-        return type(self), (self.values,)
 
     def __repr__(self) -> str:
         head = ", ".join(f"{value:.6g}" for value in self.values[:4])

@@ -186,7 +186,7 @@ def test_json_and_text_of_a_seeded_run_are_the_same_and_say_that_it_is_seeded(
 
 
 def check_run_folder(run_dir: Path, summary: dict[str, Any]) -> None:
-    names = {path.name for path in run_dir.iterdir()} - {"tensorboard"}
+    names = {path.name for path in run_dir.iterdir()}
     kept = {"checkpoint.safetensors", "ledger.sqlite", "ledger.sqlite.mark", "run.json"}
     assert names == kept | {"plan.json", "history.jsonl", "result.json", "model.safetensors"}
     plan = Plan.from_json((run_dir / "plan.json").read_text(encoding="utf-8"))
@@ -448,7 +448,7 @@ def test_n_may_be_another_number_under_poisson_sampling_only(
     out = run([*own(), "--dataset-size", "70"], capsys)
     assert "m = 20 out of n = 70" in out
     line = error_line([*own(), "--dataset-size", "70", "--sampling", "fixed", "--quiet"], capsys)
-    assert "dataset must have the plan's dataset_size, 70 records, under fixed sampling" in line
+    assert "the data must have the plan's dataset_size, 70 records, under fixed sampling" in line
 
 
 def test_the_variable_says_where_the_standard_sets_are(

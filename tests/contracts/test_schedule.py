@@ -103,10 +103,8 @@ def test_table_is_a_value_too() -> None:
     assert copy.deepcopy(table) == table
     assert repr(table) == "Table([0.3, 0.2])"
     assert repr(Table(np.full(10, 0.5))) == "Table([0.5, 0.5, 0.5, 0.5, … 10 values])"
-    with pytest.raises(AttributeError, match="frozen"):
-        table.values = np.ones(2)
-    with pytest.raises(AttributeError, match="frozen"):
-        del table.values
+    with pytest.raises(AttributeError, match="values"):
+        table.values = np.ones(2)  # type: ignore[misc] # what is tested
     with pytest.raises(ValueError, match="read-only"):
         table.values[0] = 1.0
     with pytest.raises(ValueError, match="WRITEABLE"):

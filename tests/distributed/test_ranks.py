@@ -163,7 +163,7 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         assert found["rates"].endswith(f"optimizer {different}")
         assert found["averaging"] == f"averaging {different}"
         for case in ("order", "length", "fetched length", "fetched split"):
-            assert "dataset must be the same on every rank, in the same order" in found[case]
+            assert "the data must be the same on every rank, in the same order" in found[case]
         for case in ("kinds", "keys of some"):
             assert f"complete, a Shard or a Shard with keys, {different}" in found[case]
         for case in ("a key in common", "a name in common", "a number and its digits"):

@@ -232,7 +232,7 @@ class TestContainers:
     def test_check_pair(self) -> None:
         assert check_pair([1, 2]) == check_pair((1, 2)) == (1, 2)
         for wrong in ([1], torch.zeros(2), {"x": 1, "y": 2}):
-            with pytest.raises(TypeError, match=r"dataset must be of \(inputs, targets\)"):
+            with pytest.raises(TypeError, match=r"the data must be of \(inputs, targets\)"):
                 check_pair(wrong)
 
 
@@ -394,13 +394,13 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("dataset", "words"),
         [
-            ((torch.zeros(0, 2), torch.zeros(0)), "dataset must have at least one record"),
-            ([], "dataset must have at least one record"),
-            (Subset(TensorDataset(*data()), []), "dataset must have at least one record"),
-            (pd.DataFrame({"a": []}), "dataset must have at least one record"),
-            (Stream(), "dataset must give any record by its index, got Stream"),
-            (iter([1]), "dataset must give any record by its index"),
-            ((each for each in [1]), "dataset must give any record by its index, got generator"),
+            ((torch.zeros(0, 2), torch.zeros(0)), "the data must have at least one record"),
+            ([], "the data must have at least one record"),
+            (Subset(TensorDataset(*data()), []), "the data must have at least one record"),
+            (pd.DataFrame({"a": []}), "the data must have at least one record"),
+            (Stream(), "the data must give any record by its index, got Stream"),
+            (iter([1]), "the data must give any record by its index"),
+            ((each for each in [1]), "the data must give any record by its index, got generator"),
             (DataLoader(TensorDataset(torch.zeros(4, 2))), "got a DataLoader.*loader.dataset"),
             ((torch.zeros(4, 2), torch.zeros(3)), r"one row per record.*\(4, 2\), \(3,\)"),
             ((torch.zeros(4, 2), torch.tensor(3.0)), r"one row per record.*\(4, 2\), \(\)"),
@@ -409,8 +409,8 @@ class TestRefusals:
             ((np.array(["a", "b"]),), "tensors or arrays of numbers, got ndarray"),
             ((torch.zeros(2), [1, 2]), "tensors or arrays of numbers, got int"),
             (np.ma.masked_array([1.0, 2.0], [False, True]), "numbers, got MaskedArray"),
-            (7, "dataset must be tensors, arrays or a dataset"),
-            ("data.csv", "dataset must be tensors, arrays or a dataset.*got str"),
+            (7, "the data must be tensors, arrays or a dataset"),
+            ("data.csv", "the data must be tensors, arrays or a dataset.*got str"),
             (list(data()), "got a list of arrays"),
             ([*frames()], "got a list of arrays"),
             (Subset(TensorDataset(*data()), [0, 1, 0]), "a Subset with repeated indices"),

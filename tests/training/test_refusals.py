@@ -37,13 +37,13 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [
-        ((torch.zeros(0, FEATURES), torch.zeros(0)), "dataset must have at least one record"),
-        (Stream(), "dataset must give any record by its index, got Stream"),
-        (iter([1]), "dataset must give any record by its index"),
+        ((torch.zeros(0, FEATURES), torch.zeros(0)), "the data must have at least one record"),
+        (Stream(), "the data must give any record by its index, got Stream"),
+        (iter([1]), "the data must give any record by its index"),
         (DataLoader(TensorDataset(torch.zeros(4, 2))), "got a DataLoader.*loader.dataset"),
         ((torch.zeros(4, 2), torch.zeros(3)), r"one row per record.*\(4, 2\), \(3,\)"),
         ((np.array(["a", "b"]),), "tensors or arrays of numbers"),
-        (7, "dataset must be tensors, arrays or a dataset"),
+        (7, "the data must be tensors, arrays or a dataset"),
         ({}, "one row per record.*got shapes none"),
         (list(data()), "got a list of arrays"),
         (

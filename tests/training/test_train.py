@@ -325,7 +325,7 @@ def test_datasets_without_targets() -> None:
     x = torch.randn(50, 4)
     plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=50, batch_size=10, steps=2)
     for given in (x, {"x": x}, (x,)):
-        with pytest.raises(TypeError, match=r"dataset must be of \(inputs, targets\)"):
+        with pytest.raises(TypeError, match=r"the data must be of \(inputs, targets\)"):
             dither.train(nn.Linear(4, 2), given, plan)
 
 

@@ -108,8 +108,6 @@ class Custom(Vector):
     array([1., 2.])
     """
 
-    __slots__ = ()
-
     def __init__(self, values: ArrayLike) -> None:
         super().__init__(validate.positives(values=values))
 

@@ -201,8 +201,6 @@ class Table(Vector):
     array([0.3, 0.2, 0.1])
     """
 
-    __slots__ = ()
-
     def __init__(self, values: ArrayLike) -> None:
         super().__init__(validate.positives(values=values))
 

@@ -25,7 +25,7 @@ from dither.training.records import Records, part_of, records_of
 from dither.validate import InvalidTypeError, InvalidValueError
 
 T = TypeVar("T")
-_COMPARED_ROWS, _KIND = 64, "dataset, complete, a Shard or a Shard with keys,"
+_COMPARED_ROWS, _KIND = 64, "the data, complete, a Shard or a Shard with keys,"
 
 
 class Ranks:
@@ -254,7 +254,7 @@ def _check_complete(ranks: Ranks, dataset: Any, records: Records) -> None:
         for other in others
     ):
         raise InvalidValueError(
-            "dataset must be the same on every rank, in the same order, got different ones: every "
+            "the data must be the same on every rank, in the same order, got different ones: every "
             "rank takes its own part; shuffle and split with the same seed on all. For "
             "ranks with records of their own, pass dither.training.Shard(dataset)"
         )

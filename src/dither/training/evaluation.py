@@ -49,7 +49,8 @@ def measure(model: nn.Module, public: Public, loss: Loss) -> dict[str, float]:
         outputs = forward(model, arguments_of(inputs))
         total += float(loss(outputs, targets).double().sum())
         logits = getattr(outputs, "logits", outputs)
-        are_classes = are_classes and not targets.is_floating_point() and _is_matrix(logits)
+        are_classes = are_classes and not targets.is_floating_point()
+        are_classes = are_classes and isinstance(logits, Tensor) and logits.dim() == 2
         if are_classes:
             right += int((predicted(logits) == targets).sum())
     model.train(was_training)
@@ -61,10 +62,6 @@ def arguments_of(inputs: Sequence[Any]) -> Any:
     """Return what a model is called with: a dict alone gives keywords, as in `clipped_sum`."""
     is_dict = len(inputs) == 1 and isinstance(inputs[0], Mapping)
     return inputs[0] if is_dict else tuple(inputs)
-
-
-def _is_matrix(outputs: object) -> bool:
-    return isinstance(outputs, Tensor) and outputs.dim() == 2
 
 
 def predicted(outputs: Tensor) -> Tensor:

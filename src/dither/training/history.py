@@ -1,4 +1,4 @@
-"""The history of a run: one row every few steps, in memory, as JSON lines and for TensorBoard.
+"""The history of a run: one row every few steps, in memory and as JSON lines.
 
 Nothing in it comes from the private data but through the noise.
 """
@@ -7,7 +7,6 @@ import json
 import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,6 @@ class History:
     def __init__(self, directory: Path | None, step: int = 0) -> None:
         self._file = None if directory is None else directory / "history.jsonl"
         self.rows = [] if self._file is None else _read(self._file, step)
-        self._board: Any = None
         if self._file is not None and step:
             self._file.write_text("".join(map(_line, self.rows)), encoding="utf-8")
 
@@ -58,19 +56,6 @@ class History:
         if self._file is not None:
             with self._file.open("a", encoding="utf-8") as lines:
                 lines.write(_line(row))
-            if self._board is None and find_spec("tensorboard") is not None:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self._board = SummaryWriter(str(self._file.parent / "tensorboard"))
-        if self._board is not None:
-            for name, value in {**asdict(row), **row.metrics}.items():
-                if isinstance(value, float):
-                    self._board.add_scalar(name, value, row.step)
-
-    def close(self) -> None:
-        """Write what is buffered."""
-        if self._board is not None:
-            self._board.close()
 
 
 def _line(row: Row) -> str:

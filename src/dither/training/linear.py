@@ -31,7 +31,7 @@ from dither.sampling import sampler_for
 from dither.training.averaging import Weighting, find_averaging
 from dither.training.distributed import check_single_process
 from dither.training.evaluation import Public, check_public, measure
-from dither.training.history import History, Row
+from dither.training.history import Row
 from dither.training.loop import TrainResult
 from dither.training.losses import find_loss
 from dither.training.records import warn_of_dataset_size
@@ -104,7 +104,7 @@ def train_linear(
     measured, criterion = check_public(evaluate, features), find_loss(loss)
     warn_of_dataset_size(plan, features.shape[0], stacklevel=3)
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
-    model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), History(None)
+    model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), list[Row]()
     if measured is not None:
         _check_public(model, measured, criterion)
     with Progress("training", plan.steps, shown=progress) as bar:
@@ -120,11 +120,11 @@ def train_linear(
                 metrics = {} if measured is None else measure(model, measured, criterion)
                 cost = run.state.bound().epsilon
                 row = Row(run.state.steps, cost, run.stepsize, run.noise_multiplier, metrics)
-                history.add(row)
+                history.append(row)
         finally:
             run.account.end()
     bound = run.state.bound()
-    return TrainResult(model, plan, bound, run.state.steps, tuple(history.rows), seed)
+    return TrainResult(model, plan, bound, run.state.steps, tuple(history), seed)
 
 
 def _check_public(model: nn.Linear, public: Public, loss: Loss) -> None:

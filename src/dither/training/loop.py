@@ -12,6 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from dither import validate
 from dither.clipping.batch import Loss, trainable
+from dither.ledger import save_checkpoint
 from dither.planning import Plan, ReactivePlan
 from dither.planning.serialization import to_json_value
 from dither.progress import Progress
@@ -184,7 +185,6 @@ def train(
     private.close()
     if directory is not None:
         _save(result, directory, averaging)
-    history.close()
     return result
 
 
@@ -211,7 +211,7 @@ def _plan_text(plan: Plan | ReactivePlan) -> str:
 
 
 def _save(result: TrainResult, directory: RunDirectory, averaging: str | None) -> None:
-    directory.save_model(result.model)
+    save_checkpoint(directory.path / "model.safetensors", result.model.state_dict(), {})
     summary = {
         "steps": result.steps,
         "seed": result.seed,

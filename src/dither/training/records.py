@@ -195,7 +195,7 @@ def records_of(
     has_shapes = isinstance(getattr(records, "dataset", records), InMemory)
     if records.length < 1 and not (may_be_empty and has_shapes):
         also = ": pass tensors without rows on a rank without records" if may_be_empty else ""
-        raise InvalidValueError(f"dataset must have at least one record, got an empty one{also}")
+        raise InvalidValueError(f"the data must have at least one record, got an empty one{also}")
     return records
 
 
@@ -210,7 +210,7 @@ def check_pair(batch: Any) -> tuple[Any, ...]:
     """Return a batch (inputs, …, targets) as a tuple."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InvalidTypeError(
-            "dataset must be of (inputs, targets), in memory as a tuple of two tensors, got "
+            "the data must be of (inputs, targets), in memory as a tuple of two tensors, got "
             f"records of one {type(batch).__name__}"
         )
     return tuple(batch)
@@ -243,7 +243,7 @@ def _open_dataset(
         _check_once(once, "a ConcatDataset with the same records twice")
     if isinstance(dataset, list) and collate_fn is None and any(map(_is_array, dataset)):
         raise InvalidTypeError(
-            "dataset must be a tuple (inputs, targets) of arrays with one row per record, or a "
+            "the data must be a tuple (inputs, targets) of arrays with one row per record, or a "
             "list of (input, target) records, got a list of arrays"
         )
     if getattr(type(dataset), "__getitem__", None) is TensorDataset.__getitem__:
@@ -258,18 +258,19 @@ def _check_access(dataset: Any) -> None:
     kind = type(dataset).__name__
     if isinstance(dataset, DataLoader):
         raise InvalidTypeError(
-            "dataset must be the data itself, got a DataLoader, whose batches are not drawn as the "
+            "the data must be given directly, got a DataLoader, whose batches are not drawn as the "
             "plan was accounted for: pass loader.dataset, and collate_fn=loader.collate_fn"
         )
     if isinstance(dataset, IterableDataset | Iterator):
         raise InvalidTypeError(
-            f"dataset must give any record by its index, got {kind}, which gives records in its "
+            f"the data must give any record by its index, got {kind}, which gives records in its "
             "own order: the privacy guarantee needs random sampling"
         )
     has_index = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if not has_index or isinstance(dataset, str | bytes):
         raise InvalidTypeError(
-            f"dataset must be tensors, arrays or a dataset with __len__ and __getitem__, got {kind}"
+            "the data must be tensors, arrays or a dataset with __len__ and __getitem__, "
+            f"got {kind}"
         )
 
 
@@ -288,7 +289,7 @@ def _places(dataset: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _check_once(is_once: bool, got: str) -> None:
     if not is_once:
         raise InvalidValueError(
-            f"dataset must have every record once, got {got}: the plan protects a record that "
+            f"the data must have every record once, got {got}: the plan protects a record that "
             "occurs once"
         )
 
@@ -305,7 +306,7 @@ def _in_memory(dataset: Any, dtype: torch.dtype) -> InMemory:
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves[:4]) or "none"
         shapes += ", …" if len(leaves) > 4 else ""
         raise InvalidValueError(
-            f"dataset must have one row per record in each of its tensors, got shapes {shapes}"
+            f"the data must have one row per record in each of its tensors, got shapes {shapes}"
         )
     return InMemory(tensors, len(leaves[0]))
 
@@ -317,7 +318,7 @@ def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
     is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
     if not is_plain or array.dtype.kind not in "biuf":
         kind = type(value).__name__
-        raise InvalidTypeError(f"dataset must be made of tensors or arrays of numbers, got {kind}")
+        raise InvalidTypeError(f"the data must be made of tensors or arrays of numbers, got {kind}")
     native = array.dtype.newbyteorder("=") if array.itemsize <= 8 else np.dtype(np.float64)
     if array.dtype != native or any(s < 0 or s % array.itemsize for s in array.strides):
         array = np.array(array, native, order="C")
@@ -343,7 +344,7 @@ def _table(table: Any) -> NDArray[Any]:
     if refused:
         names = ", ".join(refused[:4]) + (", …" if len(refused) > 4 else "")
         raise InvalidTypeError(
-            f"dataset must have a number in every cell, got other values in the columns {names}: "
+            f"the data must have a number in every cell, got other values in the columns {names}: "
             "encode text, dates and categories as numbers, and fill or drop missing cells"
         )
     return np.stack(arrays, axis=1) if is_frame else arrays[0]

@@ -216,10 +216,6 @@ class RunDirectory:
         """Write a file atomically."""
         write_atomic(self.path / name, text.encode())
 
-    def save_model(self, model: nn.Module) -> None:
-        """Write the trained model."""
-        save_checkpoint(self.path / "model.safetensors", model.state_dict(), {})
-
     def _about(self) -> dict[str, Any]:
         about: dict[str, Any] = json.loads((self.path / ABOUT).read_text(encoding="utf-8"))
         if about.get("format") != _FORMAT:
