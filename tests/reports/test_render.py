@@ -83,7 +83,7 @@ def test_the_page_is_valid_and_loads_nothing(report: RunReport) -> None:
         "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
     }  # fmt: skip
     assert {chart.key for chart in report.charts} == {
-        "noise", "parameter-noise", "spending", "metric", "audit", "ledger"
+        "noise", "spending", "metric", "audit", "ledger"
     }  # fmt: skip
     assert page.tags >= {"svg", "figure", "figcaption", "table", "caption"}
 

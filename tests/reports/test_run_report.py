@@ -33,7 +33,6 @@ def test_a_finished_run_has_the_bound_and_the_statement_of_the_result(tmp_path: 
     assert report.iterate_metrics == result.history[-1].iterate_metrics
     assert {chart.key for chart in report.charts} == {
         "noise",
-        "parameter-noise",
         "spending",
         "metric",
     }
@@ -61,8 +60,6 @@ def test_charts_show_the_numbers_of_the_plan(finished: Path) -> None:
     charts = {chart.key: chart for chart in report.charts}
     plan = dither.Plan.from_json((finished / "plan.json").read_text(encoding="utf-8"))
     assert charts["noise"].series[0].y == tuple(plan.noise_multipliers.tolist())
-    on_parameters = plan.stepsizes * plan.clip_norm * plan.noise_multipliers / plan.batch_size
-    assert charts["parameter-noise"].series[0].y == tuple(on_parameters.tolist())
     assert charts["spending"].series[0].y[-1] == plan.bound.epsilon
     assert charts["spending"].limit == ("budget of the plan", plan.bound.epsilon)
     for chart in report.charts:
@@ -78,9 +75,6 @@ def test_reactive_step_sizes(tmp_path: Path, noise: str) -> None:
     assert report.warnings == ()
     assert report.facts is not None
     assert " ".join(paragraphs(report.facts)) == " ".join(statement(result).split())
-    line = next(chart for chart in report.charts if chart.key == "parameter-noise")
-    row = result.history[-1]
-    assert line.series[0].y[-1] == pytest.approx(row.stepsize * row.noise_multiplier / 12)
 
 
 def test_replace_one_adjacency(tmp_path: Path) -> None:

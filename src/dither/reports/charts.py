@@ -68,7 +68,6 @@ def find_charts(files: RunFiles, claim: Claim) -> tuple[Chart, ...]:
     """Return the charts for which the run directory has numbers."""
     charts = (
         _noise(files),
-        _parameter_noise(files),
         _spending(files, claim),
         _metric(files.history, "accuracy", "accuracy on public data (%)", 100.0)
         or _metric(files.history, "loss", "mean loss per record on public data", 1.0),
@@ -106,34 +105,6 @@ def _noise(files: RunFiles) -> Chart | None:
     return Chart(
         "noise", "Noise per step", _STEPS, "noise multiplier z (clip norms)", tuple(lines),
         description, is_log=True,
-    )  # fmt: skip
-
-
-def _parameter_noise(files: RunFiles) -> Chart | None:
-    """Return η_t·C·z_t/m, from the plan if the run followed it, else from the history."""
-    facts, spent = files.plan, _spent_noise(files)
-    if facts is None or not facts.has_noise or not math.isfinite(facts.clip_norm):
-        return None
-    scale, plan = facts.clip_norm / facts.batch_size, facts.plan
-    if plan is not None and np.array_equal(spent, plan.noise_multipliers[: spent.size]):
-        taken = spent.size or plan.steps
-        y = scale * plan.stepsizes[:taken] * plan.noise_multipliers[:taken]
-        line = _series("noise", np.arange(1, taken + 1), y)
-    else:
-        noise = [(row.step, scale * row.stepsize * row.noise_multiplier) for row in files.history]
-        rows = [(step, value) for step, value in noise if math.isfinite(value)]
-        if not rows:
-            return None
-        line = _series("noise", *zip(*rows, strict=True))
-    description = (
-        "Standard deviation of the noise that a step adds to each parameter, step size × clip norm "
-        f"× noise multiplier / batch size: {line.y[0]:.3g} at step {int(line.x[0]):,}, "
-        f"{line.y[-1]:.3g} at step {int(line.x[-1]):,}. The optimizer's own learning rate, "
-        "momentum or scaling is not included."
-    )
-    return Chart(
-        "parameter-noise", "Noise on the parameters", _STEPS, "η·C·z/m (units of a parameter)",
-        (line,), description, is_log=True,
     )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def _plan(report: RunReport) -> Iterator[Block]:
         text = "the noise of the remaining steps was planned again within the budget."
         rows.append(("Planned again", f"{len(replanned)} time(s): {text}"))
     yield Facts(tuple(rows))
-    yield from _charts(report, "noise", "parameter-noise", "spending")
+    yield from _charts(report, "noise", "spending")
     if report.plan_text is not None:
         confirmed = report.claim.verdict != "not confirmed"
         yield Paragraph("The first plan:" if confirmed else "plan.json, which nothing confirms:")
