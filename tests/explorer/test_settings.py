@@ -54,8 +54,6 @@ def test_python_and_command_make_the_same_plan(
         ("clip_norm", "-1", "clip_norm must be a positive, finite number, got -1"),
         ("noise", "cosine", "noise must be one of"),
         ("sampling", "shuffle", "sampling must be one of fixed, poisson, got 'shuffle'"),
-        ("dimension", "0", "dimension must be an integer of at least 1, got 0"),
-        ("initial_gap", "inf", "initial_gap must be a finite number of at least 0, got inf"),
     ],
 )
 def test_what_is_wrong_is_said_at_its_field(field: str, text: str, message: str) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from dither.data import Examples
     from dither.planning import Plan
-    from dither.theory import Problem
 
 # Copies of the library's choices, whose import would slow down every command's help.
 ACCOUNTANTS = ("pld", "rdp", "gdp", "theorem", "advanced")
@@ -150,37 +149,6 @@ def add_sizes(parser: argparse.ArgumentParser, *, dataset_size: int) -> None:
     )
     parser.add_argument(
         "--clip-norm", type=number, default=1.0, metavar="C", help="bound on a gradient's norm, C_G"
-    )
-
-
-def add_problem(parser: argparse.ArgumentParser) -> None:
-    """Add the constants of the utility bounds."""
-    parser.add_argument(
-        "--dimension", type=number, default=100_000, metavar="D", help="number of parameters, d"
-    )
-    parser.add_argument(
-        "--smoothness",
-        type=number,
-        default=1.0,
-        metavar="L",
-        help="Lipschitz constant of the gradient, L",
-    )
-    parser.add_argument(
-        "--initial-gap", type=number, default=2.3, metavar="GAP", help="D_F = F(start) − minimum"
-    )
-
-
-def build_problem(arguments: argparse.Namespace) -> "Problem":
-    """Return the problem that the options of `add_sizes` and `add_problem` describe."""
-    from dither.theory import Problem
-
-    return Problem(
-        dimension=arguments.dimension,
-        smoothness=arguments.smoothness,
-        initial_gap=arguments.initial_gap,
-        clip_norm=arguments.clip_norm,
-        dataset_size=arguments.dataset_size,
-        batch_size=arguments.batch_size,
     )
 
 

@@ -10,10 +10,8 @@ from dither.cli.options import (
     ACCOUNTANTS,
     NOISES,
     SAMPLINGS,
-    add_problem,
     add_schedule,
     add_sizes,
-    build_problem,
     number,
     parse_schedule,
     print_json,
@@ -34,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delta", type=number, default=1e-5, help="δ")
     add_sizes(parser, dataset_size=60_000)
     add_schedule(parser, default_steps=5_000)
-    add_problem(parser)
     parser.add_argument("--noise", choices=NOISES, default="optimal", help="the one to save")
     parser.add_argument("--sampling", choices=SAMPLINGS, default="poisson")
     parser.add_argument("--accountant", choices=ACCOUNTANTS, default="pld")
@@ -81,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         from dither.ledger.files import write_atomic
 
         write_atomic(Path(save), plans[arguments.noise].to_json().encode())
-    columns = {name: _column(arguments, each, plans["uniform"]) for name, each in plans.items()}
+    columns = {name: _column(each, plans["uniform"]) for name, each in plans.items()}
     if arguments.json:
         print_json({"schedule": repr(schedule), "steps": steps, **columns})
     else:
@@ -91,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
                 sys.stdout.write(f"The {what} is in {where}.\n")
 
 
-def _column(arguments: argparse.Namespace, plan: "Plan", uniform: "Plan") -> dict[str, Any]:
+def _column(plan: "Plan", uniform: "Plan") -> dict[str, Any]:
     """Return the compared values of one plan."""
     from dither.planning.planner import compare
 
@@ -100,8 +97,6 @@ def _column(arguments: argparse.Namespace, plan: "Plan", uniform: "Plan") -> dic
             plan.stepsizes,
             plan.noise_multipliers,
             uniform=uniform.noise_multipliers,
-            problem=build_problem(arguments),
-            sampling=plan.sampling,
         ),
         **{f"epsilon_{name}": cost for name, cost in _costs(plan).items()},
         "fingerprint": plan.fingerprint,
@@ -122,7 +117,6 @@ _ROWS = {
     "noise_that_reaches_the_parameters": "noise that reaches the parameters, Σ(ηz)²",
     "relative_to_uniform": "    relative to uniform",
     "improvement_by_the_theorem": "M_dp/M, by the paper's cost",
-    "utility_bound": "utility bound, min E‖∇F‖²",
     "epsilon_pld": "ε by pld (certified)",
     "epsilon_rdp": "ε by rdp (certified)",
     "epsilon_gdp": "ε by gdp (an estimate)",

@@ -7,10 +7,8 @@ import numpy as np
 
 from dither import validate
 from dither.cli.options import (
-    add_problem,
     add_schedule,
     add_sizes,
-    build_problem,
     number,
     parse_schedule,
     print_json,
@@ -29,7 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, default_steps=_PAPER_STEPS)
     add_sizes(parser, dataset_size=50_000)
     parser.set_defaults(clip_norm=2.5)
-    add_problem(parser)
+    for name, default, text in (
+        ("dimension", 100_000, "number of parameters, d"),
+        ("smoothness", 1.0, "Lipschitz constant of the gradient, L"),
+        ("initial-gap", 2.3, "D_F = F(start) − minimum"),
+    ):
+        parser.add_argument(f"--{name}", type=number, default=default, help=text)
     parser.add_argument(
         "--epsilon", type=number, default=51.2, help="ε of the privacy theorem, 16 times ε̄"
     )
@@ -75,7 +78,14 @@ def _column(arguments: argparse.Namespace, eta: FloatArray, alpha: FloatArray) -
     from dither import theory
 
     budget = {"epsilon": arguments.epsilon, "delta": arguments.delta}
-    problem = build_problem(arguments)
+    problem = theory.Problem(
+        dimension=arguments.dimension,
+        smoothness=arguments.smoothness,
+        initial_gap=arguments.initial_gap,
+        clip_norm=arguments.clip_norm,
+        dataset_size=arguments.dataset_size,
+        batch_size=arguments.batch_size,
+    )
     data = {"dataset_size": problem.dataset_size, "batch_size": problem.batch_size}
     sigma = theory.adp_sigma(alpha, clip_norm=problem.clip_norm, **data, **budget)
     condition = theory.adp_condition(alpha, **data, **budget)

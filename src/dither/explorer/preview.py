@@ -96,7 +96,7 @@ def preview(settings: Settings) -> dict[str, Any]:
         curves[name] = {
             **noise_curves(eta, z, quick.knots),
             "spent": [[0, 0.0], *spent_points(quick.numbers, quick.spent)],
-            "comparison": comparison(settings, eta, z, uniform),
+            "comparison": comparison(eta, z, uniform),
         }
     return {**answer, "curves": curves}
 
@@ -119,11 +119,9 @@ def spent_points(t: np.ndarray, epsilons: FloatArray) -> list[list[float]]:
     ]
 
 
-def comparison(
-    settings: Settings, eta: FloatArray, z: FloatArray, uniform: FloatArray
-) -> dict[str, float | None]:
+def comparison(eta: FloatArray, z: FloatArray, uniform: FloatArray) -> dict[str, float | None]:
     """Return `compare`, with None for what is not finite."""
-    values = compare(eta, z, uniform=uniform, problem=settings.problem, sampling=settings.sampling)
+    values = compare(eta, z, uniform=uniform)
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 

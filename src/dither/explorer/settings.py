@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from dither import accounting, theory, validate
+from dither import accounting, validate
 from dither.planning.planner import NOISES
 from dither.schedules.fixed import ClosedForm
 from dither.schedules.parsing import NAMES
@@ -23,9 +23,6 @@ _NUMBERS: dict[str, Callable[..., float]] = {
     "batch_size": validate.count,
     "epochs": validate.positive,
     "clip_norm": validate.positive,
-    "dimension": validate.count,
-    "smoothness": validate.positive,
-    "initial_gap": validate.nonnegative,
 }
 _CHOICES = {"noise": NOISES, "sampling": accounting.SAMPLINGS, "schedule": (*NAMES,)}
 DEFAULTS: dict[str, Any] = {
@@ -39,9 +36,6 @@ DEFAULTS: dict[str, Any] = {
     "parameters": {"a": "20", "c": "1", "scale": "1"},
     "noise": "optimal",
     "sampling": "poisson",
-    "dimension": "100000",
-    "smoothness": "1",
-    "initial_gap": "2.3",
 }
 # The defaults of schedule parameters that have none in their class.
 _STARTS = {
@@ -78,9 +72,6 @@ class Settings:
     stepsizes: ClosedForm
     noise: str
     sampling: str
-    dimension: int
-    smoothness: float
-    initial_gap: float
 
     @property
     def steps(self) -> int:
@@ -94,18 +85,6 @@ class Settings:
         """The budget of the plan."""
         rate = self.batch_size / self.dataset_size
         return Budget(self.epsilon, self.delta, rate, None, self.sampling)
-
-    @property
-    def problem(self) -> theory.Problem:
-        """The constants of the utility bound."""
-        return theory.Problem(
-            dimension=self.dimension,
-            smoothness=self.smoothness,
-            initial_gap=self.initial_gap,
-            clip_norm=self.clip_norm,
-            dataset_size=self.dataset_size,
-            batch_size=self.batch_size,
-        )
 
     def rates(self) -> FloatArray:
         """Return the step sizes."""
@@ -129,7 +108,6 @@ class Settings:
             for field in fields(self.stepsizes)
         )
         given = {**self.arguments(), "stepsizes": f"{self.schedule}:{parameters}"}
-        given |= {name: getattr(self, name) for name in ("dimension", "smoothness", "initial_gap")}
         options = [
             shlex.join([f"--{'schedule' if name == 'stepsizes' else name.replace('_', '-')}", text])
             for name, value in given.items()

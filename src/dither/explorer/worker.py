@@ -178,7 +178,7 @@ def _curves(settings: Settings, exact: Plan) -> dict[str, Any]:
     uniform = _plan(settings, "uniform").noise_multipliers
     return {
         **noise_curves(eta, z, some_steps(exact.steps)),
-        "comparison": comparison(settings, eta, z, uniform),
+        "comparison": comparison(eta, z, uniform),
         "statement": str(exact.bound),
         "fingerprint": exact.fingerprint,
     }

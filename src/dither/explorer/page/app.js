@@ -12,7 +12,6 @@ const COMPARISON = {
   noise_that_reaches_the_parameters: "noise on the parameters, Σ(ηz)²",
   relative_to_uniform: "relative to uniform",
   improvement_by_the_theorem: "improvement factor M_dp/M, by the paper’s theorem",
-  utility_bound: "utility bound, min E‖∇F‖²",
 };
 const ACCOUNTANTS = {
   pld: "pld, privacy loss distributions", rdp: "rdp, Rényi", gdp: "gdp, central limit theorem",
@@ -208,7 +207,6 @@ function renderComparison(chosen) {
     ["steps T", latest.steps.toLocaleString("en")],
     ["sample rate q = m/n", shown(latest.sample_rate)],
     ["noise on the parameters, relative to uniform", mine ? `× ${shown(mine.relative_to_uniform, 3)}` : "–"],
-    ["utility bound, min E‖∇F‖²", mine ? shown(mine.utility_bound, 3) : "–"],
   ];
   element("facts").replaceChildren(...facts.map(([label, value]) => make("p", {}, make("b", {}, value), label)));
 }

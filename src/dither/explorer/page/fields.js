@@ -7,9 +7,6 @@ const RANGES = {
   batch_size: { low: 16, high: 8192, integer: true, label: "batch size m", unit: "records", group: "data" },
   clip_norm: { low: 0.01, high: 100, label: "clip norm C", unit: "l2 norm", group: "data" },
   epochs: { low: 1, high: 100, label: "epochs", unit: "passes", group: "steps" },
-  dimension: { low: 10, high: 1e9, integer: true, label: "dimension d", unit: "parameters", group: "problem" },
-  smoothness: { low: 0.01, high: 100, label: "smoothness L", unit: "1/length²", group: "problem" },
-  initial_gap: { low: 0.01, high: 100, label: "initial gap", unit: "loss", group: "problem" },
 };
 const CHOICES = {
   schedule: { label: "step sizes", group: "steps" },
