@@ -69,6 +69,8 @@ class Worker:
             finally:
                 with self._state:
                     self._working_for = None
+                    if self._process is not process or process.poll() is not None:
+                        _close_pipes(process)
 
     def close(self) -> None:
         """End the process."""
@@ -89,7 +91,6 @@ class Worker:
             line = ""
         if line:
             return dict(json.loads(line))
-        _close_pipes(process)
         with self._state:
             is_superseded = self._process is not process
         if is_superseded:
