@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from decimal import ROUND_CEILING, Context
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -73,7 +73,7 @@ def adjacency_of(sampling: str) -> str:
     return "replace-one" if sampling == "fixed" else "add-remove"
 
 
-_ADJACENCIES = {"add-remove": "adding or removing one", "replace-one": "replacing one"}
+_ADJACENCIES = {"add-remove": "add or remove one", "replace-one": "replace one"}
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class PrivacyBound:
 
     Example:
         >>> print(PrivacyBound(1.0, 1e-5, "pld", "poisson", "add-remove"))
-        (ε = 1, δ = 1e-05)-differentially private (pld accounting, poisson sampling,
-        adding or removing one record)
+        (ε = 1, δ = 1e-05)-differentially private (pld accountant, poisson sampling;
+        adjacency: add or remove one record)
     """
 
     epsilon: float
@@ -106,14 +106,12 @@ class PrivacyBound:
     is_upper_bound: bool = True
 
     def __str__(self) -> str:
-        neighbours = f"{_ADJACENCIES[self.adjacency]} {self.unit}"
-        how = f"({self.accountant} accounting, {self.sampling} sampling, {neighbours})"
+        adjacency = f"adjacency: {_ADJACENCIES[self.adjacency]} {self.unit}"
+        how = f"({self.accountant} accountant, {self.sampling} sampling; {adjacency})"
         if not self.is_upper_bound:
             return f"about ε = {self.epsilon:.4g} at δ = {self.delta:.3g}: no proof {how}"
         claim = f"(ε = {rounded(self.epsilon, 4)}, δ = {rounded(self.delta, 3)})"
-        least = "" if self.lower is None else rounded(self.lower, 4, ROUND_FLOOR)
-        range_ = f", and not below {least} by this accounting" if least else ""
-        return f"{claim}-differentially private{range_} {how}"
+        return f"{claim}-differentially private {how}"
 
 
 @dataclass(frozen=True)
@@ -131,8 +129,8 @@ class SpentSoFar(PrivacyBound):
 
     def __str__(self) -> str:
         return (
-            f"so far {super().__str__()}; stopping early because of the data requires an odometer "
-            "or the full plan's ε"
+            f"so far {super().__str__()}; valid if the number of steps was fixed in advance, "
+            "otherwise report the full plan's ε"
         )
 
 

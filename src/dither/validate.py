@@ -1,5 +1,7 @@
 """Checks of arguments: each takes one keyword, so that its message can name the argument.
 
+Models are checked elsewhere: their layers in `dither.clipping.layers`.
+
 >>> positive(epsilon=0.5)
 0.5
 >>> positive(epsilon=-1)

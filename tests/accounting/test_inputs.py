@@ -142,14 +142,15 @@ def test_the_lower_bound_is_of_epsilon_only() -> None:
 def test_a_bound_in_words() -> None:
     proven = PrivacyBound(1.23456, 1e-5, "pld", "poisson", "add-remove", lower=1.2)
     assert str(proven) == (
-        "(ε = 1.235, δ = 1e-05)-differentially private, and not below 1.2 by this accounting "
-        "(pld accounting, poisson sampling, adding or removing one record)"
+        "(ε = 1.235, δ = 1e-05)-differentially private "
+        "(pld accountant, poisson sampling; adjacency: add or remove one record)"
     )
     estimate = PrivacyBound(
         2.0, 1e-6, "gdp", "fixed", "replace-one", unit="user", is_upper_bound=False
     )
     assert str(estimate) == (
-        "about ε = 2 at δ = 1e-06: no proof (gdp accounting, fixed sampling, replacing one user)"
+        "about ε = 2 at δ = 1e-06: no proof "
+        "(gdp accountant, fixed sampling; adjacency: replace one user)"
     )
     nothing = PrivacyBound(math.inf, 1e-6, "advanced", "fixed", "replace-one", is_upper_bound=False)
     assert str(nothing).startswith("about ε = inf")

@@ -18,7 +18,7 @@ def test_nothing_is_found_in_a_plain_model() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     assert check(model).ok
     assert verdicts(model, torch.randn(5, 4)) == []
-    assert str(check(model, torch.randn(5, 4))) == "nothing found"
+    assert str(check(model, torch.randn(5, 4))) == "no problems found"
 
 
 def test_layers_are_found_by_their_paths() -> None:

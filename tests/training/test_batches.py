@@ -74,9 +74,9 @@ def test_no_batch_is_left_at_the_end() -> None:
         step(run, batch)
     assert list(batches) == []  # the loop itself has ended
     for steps in (None, 1):
-        with pytest.raises(StepError, match="all 2 steps of the plan were taken.*a longer run"):
+        with pytest.raises(StepError, match="all 2 steps of the plan were taken"):
             run.batches(steps)
-    with pytest.raises(StepError, match=r"optimizer.step\(\) came without"):
+    with pytest.raises(StepError, match=r"optimizer.step\(\) was called without"):
         run.optimizer.step()
     assert run.step == 2
 
@@ -160,10 +160,10 @@ def test_a_batch_without_a_step_is_not_passed_over() -> None:
     run = private()
     batches = run.batches()
     batch = next(batches)
-    with pytest.raises(StepError, match=r"step 0 was not taken.*private.microbatches"):
+    with pytest.raises(StepError, match=r"no optimizer.step\(\).*private.microbatches"):
         next(batches)
     run.backward(losses(run, *batch))
-    with pytest.raises(StepError, match="step 0 was not taken"):
+    with pytest.raises(StepError, match=r"step 0\) had no optimizer"):
         next(batches)
     run.optimizer.step()
     next(batches)

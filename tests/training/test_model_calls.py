@@ -158,7 +158,7 @@ def test_a_parameter_in_the_loop_is_warned_of_once_and_by_name() -> None:
     assert [each.category for each in seen] == [FallbackWarning]
     text = str(seen[0].message)
     assert text.startswith("scale: it is used where the engine cannot see it")
-    assert "right and slow" in text
+    assert "correct but slow" in text
     assert "head" not in text
 
 

@@ -76,7 +76,7 @@ def test_models() -> None:
 def test_optimizers() -> None:
     made, other = model(), model()
     cases: list[tuple[Any, str]] = [
-        (sgd(other), "optimizer must have the model's parameters alone, got 4 that are not"),
+        (sgd(other), "optimizer must have the model's parameters alone, got 4 others"),
         (torch.optim.SGD(made[0].parameters(), lr=1.0), "all trainable.*2.weight, 2.bias"),
         (torch.optim.LBFGS(made.parameters()), "LBFGS, which evaluates the loss several times"),
         ("sgd", "optimizer must be a torch.optim.Optimizer, got str"),

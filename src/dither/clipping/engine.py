@@ -288,7 +288,7 @@ def _warn_fallbacks(cache: CheckCache, slow: Mapping[str, str]) -> None:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         warn_once(
             cache,
-            f"{shown}: {reason}, so that it is computed record by record, which is right and slow; "
+            f"{shown}: {reason}, so it is computed record by record, which is correct but slow; "
             "private.microbatches(batch, 8) makes it faster",
         )
 

@@ -1,4 +1,7 @@
-"""The user's check of a model: what is refused, what is slow, and what to change."""
+"""The user's check of a model: what is refused, what is slow, and what to change.
+
+The layers that are refused, and why, are in `dither.clipping.layers`.
+"""
 
 import copy
 import warnings
@@ -37,7 +40,7 @@ class Findings:
         return all(finding.verdict == "slow" for finding in self.findings)
 
     def __str__(self) -> str:
-        return "\n".join(str(finding) for finding in self.findings) or "nothing found"
+        return "\n".join(str(finding) for finding in self.findings) or "no problems found"
 
 
 def check(model: nn.Module, example: Any = None) -> Findings:

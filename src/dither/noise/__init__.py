@@ -1,5 +1,7 @@
 """Relative noise α_1 … α_T for given step sizes: how the noise is spread over the steps.
 
+No noise is drawn here: `dither.release` draws and adds it.
+
 Only the ratios of the α matter: calibration to a budget finds their common scale.
 
 >>> import numpy as np

@@ -1,4 +1,10 @@
-"""Figures, the privacy statement, and the report of a run directory."""
+"""Figures, the privacy statement, and the report of a run directory.
+
+Of the report, `text` has the sentences (the first paragraph: ``headline``), `document` the
+sections, `claim` the verdict, `odds` what ε means, `charts` the curves, `load` reads the run
+directory, and `render` writes HTML, markdown or JSON. The words of the privacy statement are in
+`dither.training.statement`.
+"""
 
 from dither.reports.figures import (
     audit_figure,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -122,7 +123,11 @@ class Private:
         """
         left = self.steps_left
         if not left:
-            raise StepError(f"all {self.step} steps of the plan were taken: plan a longer run")
+            raise StepError(
+                f"all {self.step} steps of the plan were taken: private.batches() is the full run, "
+                "with all its epochs; for one epoch at a time use private.batches(steps=k), for a "
+                "longer run another plan"
+            )
         return Batches(self, left if steps is None else min(left, validate.count(steps=steps)))
 
     def microbatches(self, batch: Any, size: int) -> Iterator[Any]:
@@ -155,13 +160,13 @@ class Private:
         step, recording = self._step, self._recording
         if step is None:
             raise StepError(
-                "private.backward(losses) came without a batch: take one from private.batches(), "
-                "once for every step"
+                "private.backward(losses) was called without a batch: take one from "
+                "private.batches(), once for every step"
             )
         if recording is None:
             raise StepError(
-                "private.backward(losses) came twice for the same records: call it once per batch "
-                "or microbatch, then private.optimizer.step()"
+                "private.backward(losses) was called twice for the same records: call it once per "
+                "batch or microbatch, then private.optimizer.step()"
             )
         check_losses(losses, step.expected * step.multiplicity)
         if losses is self._last_losses():
@@ -207,6 +212,12 @@ class Private:
                 "one of them would not be counted"
             )
         taken, spent = _check_state(state, self.state_dict(), self.step)
+        if taken and state.get("run") is None and math.isfinite(self.plan.bound.epsilon):
+            warnings.warn(
+                "without a ledger, steps released after this state was saved are not counted: pass "
+                "ledger= to make_private for a run that may be interrupted",
+                stacklevel=2,
+            )
         plan, charged = self._ranks.on_rank_zero(
             lambda: self._account.resume(state.get("run"), self._first_plan, taken, spent)
         )
@@ -329,14 +340,14 @@ class Private:
         step, z = self._step, self._state.noise_multiplier
         if step is None or z is None or not step.received:
             raise StepError(
-                "optimizer.step() came without private.backward(losses): there is nothing to "
+                "optimizer.step() was called without private.backward(losses): there is nothing to "
                 "release, and gradients of a plain loss.backward() have no noise; take a batch "
                 "from private.batches(), and call private.backward(losses) for it"
             )
         if step.received != step.records:
             raise StepError(
-                "optimizer.step() came before private.backward(losses) for all records that were "
-                "drawn: go through all of private.microbatches(batch, size) first"
+                "optimizer.step() was called before private.backward(losses) for all records that "
+                "were drawn: go through all of private.microbatches(batch, size) first"
             )
         return step, z
 
@@ -364,9 +375,9 @@ class Batches:
             raise StepError("private.batches() was called again: use what it returned last")
         if private._step is not None:
             raise StepError(
-                f"step {private.step} was not taken: call private.backward(losses) and "
-                "private.optimizer.step() for every batch; for more records in a step, plan a "
-                "larger batch_size and take it in private.microbatches"
+                f"the previous batch (step {private.step}) had no optimizer.step(): call "
+                "private.backward(losses) and private.optimizer.step() for every batch; to "
+                "accumulate gradients, plan a larger batch_size and use private.microbatches"
             )
         if self._given == self._steps or not private.steps_left:
             raise StopIteration
@@ -385,7 +396,7 @@ def _check_state(
         if state.get(name, ...) != own[name]:
             saved, current = (str(each)[:16] for each in (state.get(name, ...), own[name]))
             raise validate.InvalidValueError(
-                f"state must be of the same {name}: the run began with {saved}, and this is "
+                f"state must be of the same {name}: the saved run has {saved}, this one has "
                 f"{current}; use the arguments that it began with, or begin a new run"
             )
     spent = [float(z) for z in state["plan_state"]["spent"]]
