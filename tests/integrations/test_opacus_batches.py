@@ -85,20 +85,24 @@ def test_a_batch_that_is_left_in_the_middle_is_not_joined_with_the_next() -> Non
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_microbatches_of_worker_processes_are_joined_by_batch() -> None:
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_microbatch_that_is_left_out_does_not_join_two_batches(num_workers: int) -> None:
     torch.manual_seed(0)
-    schedule = NoiseSchedule(small_plan(3, dataset_size=60, batch_size=20))
-    model, optimizer, loader = made_private(engine(), records(60), batch_size=20, num_workers=1)
+    schedule = NoiseSchedule(small_plan(4, dataset_size=200, batch_size=40))
+    model, optimizer, loader = made_private(
+        engine(), records(200), batch_size=40, num_workers=num_workers
+    )
     schedule.drive(optimizer, loader)
     with BatchMemoryManager(
-        data_loader=loader, max_physical_batch_size=5, optimizer=optimizer
-    ) as microbatches:
-        number = 0
-        for batch in microbatches:
-            step(model, optimizer, batch)
-            number += 1
-    assert schedule.remaining == 0
-    assert number > 6
+        data_loader=loader, max_physical_batch_size=10, optimizer=optimizer
+    ) as manager:
+        microbatches = iter(manager)
+        if not num_workers:
+            step(model, optimizer, next(microbatches))
+        next(microbatches)
+        with pytest.raises(StepError, match="for every microbatch"):
+            step(model, optimizer, next(microbatches))
+    assert schedule.steps == 0
 
 
 def test_an_empty_draw_is_a_step_with_noise() -> None:

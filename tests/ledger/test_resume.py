@@ -153,6 +153,18 @@ def test_step_sizes_that_react(noise: str, tmp_path: Path) -> None:
     assert torch.equal(flat(same), flat(train(plan, tmp_path / "whole")))
 
 
+def test_a_run_without_a_checkpoint_resumes_with_its_own_plan(plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        dither.train(model(), Dying(3), plan, run=dither.Run(folder), progress=False)
+    other = dither.plan(epsilon=2.0, delta=1e-3, dataset_size=RECORDS, batch_size=10, steps=STEPS)
+    again = dither.Run(folder, resume=True)
+    with pytest.raises(ValueError, match="plan must be the one that run .* began with"):
+        dither.train(model(), data(), other, run=again, progress=False)
+    (run,) = Ledger(folder).runs.values()
+    assert len(run.spent) == 3
+
+
 def test_what_must_be_the_same(plan: Plan, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Killed):

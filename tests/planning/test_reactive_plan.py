@@ -210,7 +210,7 @@ def test_str_is_for_a_review(fixed: ReactivePlan, following: ReactivePlan) -> No
         assert repr(RULE) in text
         assert str(plan.bound) in text
         assert plan.fingerprint[:16] in text
-    assert "filter accounting" in str(following)
+    assert "filter accountant" in str(following)
 
 
 @pytest.mark.parametrize(
@@ -297,8 +297,16 @@ def test_other_sizes_than_the_noise_was_accounted_for_are_refused(
     fixed: ReactivePlan, change: dict[str, Any]
 ) -> None:
     assert replace(fixed, clip_norm=2.0).bound == fixed.bound
-    with pytest.raises(ValueError, match="noises must be accounted with the plan's own sizes"):
+    with pytest.raises(ValueError, match="must be (accounted with|of) the plan's own"):
         replace(fixed, **change)
+
+
+def test_a_raw_rule_or_other_sampling_does_not_keep_the_bound(following: ReactivePlan) -> None:
+    raw = UnsafeRawAdaGradNorm(b0_squared=20.0, nu=1e-3)
+    other = "fixed" if following.sampling == "poisson" else "poisson"
+    for change in ({"stepsizes": raw}, {"sampling": other}):
+        with pytest.raises(ValueError, match="bound must be of the plan's own step sizes"):
+            replace(following, **change)
 
 
 def test_other_noise_with_the_old_bound_is_refused(fixed: ReactivePlan) -> None:

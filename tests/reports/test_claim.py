@@ -148,7 +148,7 @@ def test_a_damaged_ledger_confirms_nothing(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe", b'{"steps": "many"}'])
-@pytest.mark.parametrize("name", ["plan.json", "result.json", "canaries.json", "audit.json"])
+@pytest.mark.parametrize("name", ["plan.json", "result.json", "canaries.json"])
 def test_a_damaged_file_is_one_warning_and_the_rest_is_used(
     copy: Path, finished: Path, name: str, content: bytes
 ) -> None:
@@ -156,6 +156,11 @@ def test_a_damaged_file_is_one_warning_and_the_rest_is_used(
     report = run_report(copy)
     assert f"{name} is damaged, and is not used." in report.warnings
     assert epsilon(report) == pytest.approx(epsilon(run_report(finished)), rel=1e-9)
+
+
+def test_an_audit_that_cannot_be_read_may_have_refuted_the_claim(copy: Path) -> None:
+    (copy / "audit.json").write_bytes(b"{")
+    check_not_confirmed(run_report(copy), "audit.json is damaged")
 
 
 def test_a_damaged_reactive_plan_is_one_warning(adaptive: Path, tmp_path: Path) -> None:

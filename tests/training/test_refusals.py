@@ -76,7 +76,7 @@ def test_models() -> None:
 def test_optimizers() -> None:
     made, other = model(), model()
     cases: list[tuple[Any, str]] = [
-        (sgd(other), "optimizer must have the model's parameters alone, got 4 others"),
+        (sgd(other), "optimizer must have the model's parameters alone, got 4 besides"),
         (torch.optim.SGD(made[0].parameters(), lr=1.0), "all trainable.*2.weight, 2.bias"),
         (torch.optim.LBFGS(made.parameters()), "LBFGS, which evaluates the loss several times"),
         ("sgd", "optimizer must be a torch.optim.Optimizer, got str"),
@@ -184,7 +184,7 @@ def test_parameters_that_are_added_or_unfrozen_on_the_way() -> None:
     run = private()
     run.backward(losses(run, *next(run.batches())))
     run.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
-    with pytest.raises(StepError, match="the model's parameters alone, got 1 that"):
+    with pytest.raises(StepError, match="the model's parameters alone, got 1 besides"):
         run.optimizer.step()
     made = model()
     made[0].requires_grad_(False)

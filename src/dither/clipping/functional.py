@@ -67,7 +67,7 @@ def clipped_sum(
             for the plain sum.
         engine: ``"fast"``, or ``"reference"`` for explicit gradients of single records.
         microbatch_size: compute the batch in microbatches of so many records, with the same result
-            in less cache.
+            in less memory.
 
     Returns:
         A :class:`ClippedSum`. It is sensitive: noise has to be added before anyone sees it.

@@ -165,6 +165,11 @@ class Account:
                 "seed must be as the run began: a run is seeded from its first step to its last, "
                 "or not at all"
             )
+        if account._state().entry.fingerprint != plan.fingerprint:
+            raise validate.InvalidValueError(
+                f"plan must be the one that run {run!r} began with: its steps are accounted with "
+                "that plan's sample rate"
+            )
         if list(account.spent[: len(spent)]) != list(spent):
             raise validate.InvalidValueError(
                 f"state must be of the ledger's run {run!r}, got one with other steps than it has"

@@ -14,7 +14,14 @@ from dither.accounting.pld import least_noise
 from dither.planning.fixed_plan import Plan
 from dither.planning.serialization import fingerprint_of, to_json_value
 from dither.schedules.reactive import Growth, Reactive, UnsafeRawAdaGradNorm
-from dither.types import Budget, FloatArray, PrivacyBound, Released, SpentSoFar
+from dither.types import (
+    Budget,
+    FloatArray,
+    PrivacyBound,
+    Released,
+    SpentSoFar,
+    adjacency_of,
+)
 
 _GROUPS = 24
 
@@ -60,7 +67,14 @@ class ReactivePlan:
     order: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check that noise that was fixed in advance was accounted for this plan."""
+        """Check that the bound belongs to this plan, also after ``dataclasses.replace``."""
+        is_unsafe = isinstance(self.stepsizes, UnsafeRawAdaGradNorm)
+        same_adjacency = self.bound.adjacency == adjacency_of(self.sampling)
+        if not same_adjacency or (is_unsafe and math.isfinite(self.bound.epsilon)):
+            raise validate.InvalidValueError(
+                "bound must be of the plan's own step sizes and sampling: make a new plan with "
+                "dither.plan"
+            )
         if self.noises is None:
             return
         sizes, fixed = (self.dataset_size, self.batch_size, self.sampling), self.noises

@@ -58,6 +58,8 @@ def find_claim(files: RunFiles) -> tuple[Claim, list[str]]:
     warnings = [*_disagreements(files, view, view.run)]
     if warnings:
         return Claim("not confirmed", None, recorded, view.spent), warnings
+    if files.has_unreadable_audits:  # one of them may have refuted the claim
+        return Claim("not confirmed", None, recorded, view.spent), warnings
     warnings += _end_warnings(files, view.run)
     larger = view.full_plan
     if recorded is not None and recorded.epsilon >= larger.epsilon:

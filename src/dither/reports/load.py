@@ -131,6 +131,7 @@ class RunFiles:
     ledger: LedgerView | None = None
     history: tuple[Row, ...] = ()
     audits: tuple[Audit, ...] = ()
+    has_unreadable_audits: bool = False
     canaries: tuple[int, int | None] | None = None
     model_hash: str | None = None
 
@@ -165,7 +166,9 @@ def load_run(path: str | Path) -> RunFiles:
     files.plan = _read(files, PLAN, _plan, needed=True)
     files.ledger = _read_ledger(files)
     files.history = _read_history(files)
-    files.audits = _read(files, AUDITS, _audits) or ()
+    audits = _read(files, AUDITS, _audits)
+    files.has_unreadable_audits = audits is None and (directory / AUDITS).exists()
+    files.audits = audits or ()
     files.canaries = _read(files, CANARIES, _canaries)
     model = directory / MODEL
     if model.exists():

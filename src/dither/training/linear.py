@@ -35,6 +35,7 @@ from dither.training.history import Row
 from dither.training.loop import TrainResult
 from dither.training.losses import find_loss
 from dither.training.records import warn_of_dataset_size
+from dither.types import rounded
 
 _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
 """Mean squared distances from the mean, in units in which records are at most 2 long."""
@@ -189,7 +190,7 @@ class _Steps:
             return float((clipped.gradients["weight"] / m).square().sum())
 
         self.noise_multiplier, self.stepsize = z, self.state.stepsize(released, raw_squared_norm)
-        self._bar.update(self.state.steps, lambda: f"ε = {self.state.bound().epsilon:.3g}")
+        self._bar.update(self.state.steps, lambda: f"ε = {rounded(self.state.bound().epsilon, 3)}")
         return released.gradients["weight"]
 
 

@@ -26,7 +26,7 @@ from dither.training.losses import PerRecordLoss, find_loss
 from dither.training.make_private import make_private
 from dither.training.optimizer_hooks import check_trainable
 from dither.training.run_directory import Run, RunDirectory, restore
-from dither.types import PrivacyBound
+from dither.types import PrivacyBound, rounded
 
 OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], Optimizer]] = {
     "adam": lambda parameters: Adam(parameters, lr=1e-3),
@@ -172,7 +172,7 @@ def train(
                 add_row()
             if directory is not None and private.step % run.checkpoint_every == 0:
                 directory.save(private, average)
-            bar.update(private.step, lambda: f"ε = {private.spent().epsilon:.3g}")
+            bar.update(private.step, lambda: f"ε = {rounded(private.spent().epsilon, 3)}")
     if group.is_rank_zero and (not history.rows or history.rows[-1].step != private.step):
         add_row()
     if directory is not None and private.step:

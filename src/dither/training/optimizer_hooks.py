@@ -80,7 +80,7 @@ class OptimizerHooks:
         foreign = len(held - {*names})
         if foreign:
             raise error(
-                f"optimizer must have the model's parameters alone, got {foreign} others: "
+                f"optimizer must have the model's parameters alone, got {foreign} besides: "
                 "make the optimizer after the model is copied or changed (replace_batch_norm, "
                 "deepcopy), with the parameters() of one module that holds all that is trained"
             )

@@ -131,6 +131,7 @@ class RunDirectory:
         """Write the plan and what is known of the run, and return the ledger."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.has_begun:
+            self._is_new = False  # another process may have begun it meanwhile
             self._resume()
             return Ledger(self._ledger_path, create=False)
         if any((self.path / name).exists() for name in (CHECKPOINT, FILE)):
