@@ -83,7 +83,6 @@ def preview(settings: Settings) -> dict[str, Any]:
         "steps": settings.steps,
         "sample_rate": settings.batch_size / settings.dataset_size,
         "python": settings.python(),
-        "command": settings.command(),
     }
     try:
         found = previews(eta, settings.budget)

@@ -1,7 +1,6 @@
 """The settings of the page: fields as text, checked one by one, so that errors name their field."""
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
@@ -97,32 +96,11 @@ class Settings:
 
     def python(self) -> str:
         """Return the code that makes this plan."""
-        given = {**self.arguments(), "stepsizes": _Code(f"schedules.{self.stepsizes!r}")}
-        lines = "".join(f"    {name}={value!r},\n" for name, value in given.items())
-        return f"import dither\nfrom dither import schedules\n\nplan = dither.plan(\n{lines})\n"
-
-    def command(self) -> str:
-        """Return the command that saves this plan."""
-        parameters = ",".join(
-            f"{field.name}={getattr(self.stepsizes, field.name)!r}"
-            for field in fields(self.stepsizes)
+        lines = "".join(
+            f"    {name}={'schedules.' if name == 'stepsizes' else ''}{value!r},\n"
+            for name, value in self.arguments().items()
         )
-        given = {**self.arguments(), "stepsizes": f"{self.schedule}:{parameters}"}
-        options = [
-            shlex.join([f"--{'schedule' if name == 'stepsizes' else name.replace('_', '-')}", text])
-            for name, value in given.items()
-            for text in [value if isinstance(value, str) else repr(value)]
-        ]
-        return " \\\n  ".join(["dither plan", *options, "--save plan.json"]) + "\n"
-
-
-class _Code(str):
-    """Text that is its own repr."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
+        return f"import dither\nfrom dither import schedules\n\nplan = dither.plan(\n{lines})\n"
 
 
 def form() -> dict[str, Any]:

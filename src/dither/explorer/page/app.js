@@ -24,7 +24,6 @@ let number = 0;
 let accepted = null;
 let exact = {};
 let latest = null;
-let code = "python";
 let saving = false;
 let previewing = false;
 let waiting = false;
@@ -231,18 +230,16 @@ function renderCosts(chosen) {
 
 function renderExport() {
   const ready = accepted === number;
-  for (const id of ["copy-python", "copy-command", "save"]) element(id).disabled = !ready || saving;
-  const text = ready ? latest[code] : "";
+  for (const id of ["copy-python", "save"]) element(id).disabled = !ready || saving;
+  const text = ready ? latest.python : "";
   if (element("code").textContent !== text) element("code").textContent = text;
 }
 
-async function copy(kind) {
+async function copy() {
   const mine = number;
-  code = kind;
-  renderExport();
   let message = "Copied.";
   try {
-    await navigator.clipboard.writeText(latest[kind]);
+    await navigator.clipboard.writeText(latest.python);
   } catch {
     message = "Selected below: copy it by hand.";
   }
@@ -302,8 +299,7 @@ async function start() {
     return;
   }
   element("controls").addEventListener("submit", (event) => event.preventDefault());
-  element("copy-python").addEventListener("click", () => copy("python"));
-  element("copy-command").addEventListener("click", () => copy("command"));
+  element("copy-python").addEventListener("click", copy);
   element("save").addEventListener("click", save);
   changed();
 }
