@@ -55,7 +55,12 @@ def calibrate(
             break
         step = (y - aim) / -slope if math.isfinite(y) else 0.5
         proposed = x + min(max(step, -1.0), 1.0)
-        x = proposed if low[0] < proposed < high[0] else 0.5 * (low[0] + high[0])
+        if proposed <= lowest and low[1] == math.inf:
+            x = lowest
+        elif proposed >= highest and high[1] == -math.inf:
+            x = highest
+        else:
+            x = proposed if low[0] < proposed < high[0] else 0.5 * (low[0] + high[0])
     raise validate.InvalidValueError(
         f"epsilon must be one that noise between {least:g} and {_MOST_NOISE:g} clip norms can "
         f"reach with this schedule, got {budget.epsilon!r}"
