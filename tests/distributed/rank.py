@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.utils.data import random_split
 
 import dither
+from dither import cli
 from dither.accounting import BudgetExceededError
 from dither.schedules import AdaGradNorm
 from dither.training import Shard, StepError
@@ -341,6 +342,14 @@ def killed(folder: Path, releases: Path, steps: int) -> None:
     result = killed_run.run(folder, count, steps, seconds=0.02)
     sys.stdout.write(f"{result.steps}\n")
     dist.destroy_process_group()
+
+
+def command(folder: Path, starts: int, *arguments: str) -> None:
+    """The command in a directory, as a rank that torchrun has started so many times before."""
+    os.environ |= {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": str(starts)}
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    sys.exit(cli.main(arguments))
 
 
 def main(folder: Path, *names: str) -> None:

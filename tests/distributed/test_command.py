@@ -1,6 +1,7 @@
 """``torchrun … -m dither train``: one run, one voice, one ledger."""
 
 import os
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.distributed import rank
+from tests.distributed.launching import run, start, wait
 from torch._C._distributed_c10d import HashStore
 
 from dither.cli.torchrun import _report_once
@@ -17,6 +20,8 @@ from dither.validate import InvalidValueError
 
 OPTIONS = ["--noise", "uniform", "--alone", "--run-dir", "run", "--steps", "20"]
 MODEL = ["--model", "dying:model"]
+RESUMING = ["--checkpoint-every", "12", "--resume"]
+COMMAND = ["train", *OPTIONS, *MODEL, *RESUMING]
 
 # Rank 1 is killed once, after some calls of its model.
 DYING = """
@@ -54,11 +59,27 @@ def torchrun(folder: Path, *options: str, restarts: int = 0) -> subprocess.Compl
 
 def test_two_ranks_are_one_run_that_is_started_again_where_one_dies(tmp_path: Path) -> None:
     (tmp_path / "dying.py").write_text(DYING)
-    done = torchrun(tmp_path, "--checkpoint-every", "12", "--resume", restarts=1)
+    (code, text), (killed, _) = wait(start(2, rank.command, tmp_path, 0, *COMMAND))
+    assert killed == -signal.SIGKILL, "rank 1 must have been killed"
+    assert code == 1
+    assert "dither: rank 0: another rank has died" in text
+    outputs = run(2, rank.command, tmp_path, 1, *COMMAND)
+    assert [text.count("The model is (ε = ") for text in outputs] == [1, 0]
+    check_ledger(tmp_path / "run")
+
+
+@pytest.mark.evidence  # the test above starts the ranks without torchrun
+def test_torchrun_starts_a_run_again(tmp_path: Path) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    done = torchrun(tmp_path, *RESUMING, restarts=1)
     assert done.returncode == 0, done.stderr
     assert "exitcode: -9" in done.stderr, "rank 1 must have been killed"
     assert done.stdout.count("The model is (ε = ") == 1
-    ledger = Ledger(tmp_path / "run", create=False)
+    check_ledger(tmp_path / "run")
+
+
+def check_ledger(run_dir: Path) -> None:
+    ledger = Ledger(run_dir, create=False)
     (found,) = ledger.runs.values()
     assert len(found.spent) > 20, "what was lost stays spent"
     assert ledger.total(1e-5).epsilon <= 3.0
@@ -77,20 +98,20 @@ def test_an_error_of_all_ranks_is_reported_once(tmp_path: Path) -> None:
     assert "RankZeroError" not in refused.stderr
 
 
-def speak(rank: int, store: Any, raised: BaseException) -> None:
-    with _report_once(rank, store):
+def speak(number: int, store: Any, raised: BaseException) -> None:
+    with _report_once(number, store):
         sys.stdout.write("trained\n")
         raise raised
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("raised", [InvalidValueError("no"), FileNotFoundError("none")])
-def test_what_all_complain_of_is_said_once(rank: int, raised: Exception) -> None:
+def test_what_all_complain_of_is_said_once(number: int, raised: Exception) -> None:
     store = HashStore()
-    if rank:
+    if number:
         store.set("reported", "")
-    with pytest.raises(SystemExit if rank else type(raised)):
-        speak(rank, store, raised)
+    with pytest.raises(SystemExit if number else type(raised)):
+        speak(number, store, raised)
     assert store.check(["reported"])
 
 
@@ -110,12 +131,12 @@ def test_other_ends(
     said: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for rank, kind in enumerate([first, others]):
+    for number, kind in enumerate([first, others]):
         with pytest.raises(kind):
-            speak(rank, HashStore(), raised)
+            speak(number, HashStore(), raised)
         captured = capsys.readouterr()
-        assert captured.out == ("" if rank else "trained\n")
-        assert captured.err == said.format(rank)
+        assert captured.out == ("" if number else "trained\n")
+        assert captured.err == said.format(number)
 
 
 def test_what_another_rank_alone_complains_of_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
