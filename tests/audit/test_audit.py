@@ -147,8 +147,13 @@ def test_plans_that_react_are_attacked_in_training_too(
         (1.0, {"dataset_size": 100, "batch_size": 100, "steps": 20}),
         (3.0, {"dataset_size": 100, "batch_size": 100, "steps": 20}),
         (3.0, {"dataset_size": 2000, "batch_size": 200, "steps": 50}),
+        pytest.param(
+            1.0,
+            {"dataset_size": 2000, "batch_size": 200, "steps": 50},
+            marks=pytest.mark.evidence,
+        ),
     ],
-    ids=["full batch, 1", "full batch, 3", "sampled"],
+    ids=["full batch, 1", "full batch, 3", "sampled, 3", "sampled, 1"],
 )
 def test_the_white_box_attack_proves_half_of_epsilon(epsilon: float, sizes: dict[str, Any]) -> None:
     plan = dither.plan(epsilon=epsilon, delta=1e-5, **sizes)

@@ -9,7 +9,7 @@ import dither
 from dither import Plan
 from dither.cli import main
 
-QUICK = ["--steps", "60", "--batch-size", "2000", "--schedule", "linear:start=1,end=0.1"]
+QUICK = ["--steps", "60", "--batch-size", "2000", "--schedule", "step:start=1,factor=0.5,every=20"]
 
 
 def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -32,7 +32,7 @@ def test_plan_compares_saves_and_draws(capsys: pytest.CaptureFixture[str], tmp_p
         dataset_size=60_000,
         batch_size=2000,
         steps=60,
-        stepsizes=dither.schedules.Linear(1.0, 0.1),
+        stepsizes=dither.schedules.parse(QUICK[-1]),
         noise="matched",
     )
     assert made == expected
