@@ -6,7 +6,7 @@ with the clip factors w on the rows of R.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
@@ -22,34 +22,16 @@ LogitGradients = Callable[[Tensor, NDArray[np.int64]], Tensor]
 """From logits, rows × outputs, and the indices of their records to r, of the same shape."""
 
 
-class Rows(Protocol):
-    """Records as rows of a matrix."""
-
-    norms: Tensor
-    """One per record, in float64."""
-    columns: int
-
-    def __len__(self) -> int: ...
-
-    def take(self, records: NDArray[np.int64]) -> Any:
-        """Return a matrix with those rows."""
-        ...
-
-    def matmul(self, taken: Any, weight: Tensor) -> Tensor:
-        """Return X·W for rows that were taken."""
-        ...
-
-    def transposed_matmul(self, taken: Any, logit_gradients: Tensor) -> Tensor:
-        """Return Xᵀ·R for rows that were taken."""
-        ...
-
-
 @final
 class DenseRows:
     """Rows of a tensor, float32 or float64.
 
     Args:
         values: records × columns; a row whose norm is not finite counts as zeros.
+
+    Attributes:
+        norms: one per record, in float64.
+        columns: how many there are.
     """
 
     def __init__(self, values: Tensor) -> None:
@@ -116,6 +98,10 @@ class SparseRows:
     def transposed_matmul(self, taken: Any, logit_gradients: Tensor) -> Tensor:
         """Return Xᵀ·R."""
         return torch.from_numpy(np.asarray(taken.T @ logit_gradients.numpy()))
+
+
+Rows: TypeAlias = DenseRows | SparseRows
+"""Records as rows of a matrix."""
 
 
 def linear_clipped_sum(

@@ -7,7 +7,7 @@ dataset.
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,21 +20,6 @@ from dither.randomness import Source
 from dither.sampling import Indices, sampler_for
 from dither.training.collate import Collate, CollateFn, Finding, leaves_of, plain
 from dither.validate import InvalidTypeError, InvalidValueError
-
-
-class Records(Protocol):
-    """Gives batches of records by index."""
-
-    length: int
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether all records can be read without fetching them one by one."""
-        ...
-
-    def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
-        """Yield one batch per draw; a draw has at least one index."""
-        ...
 
 
 class InMemory:
@@ -66,7 +51,7 @@ class InMemory:
 class InSubset:
     """Some of the records of others."""
 
-    def __init__(self, base: Records, indices: Indices) -> None:
+    def __init__(self, base: "Records", indices: Indices) -> None:
         self._base, self._indices, self.length = base, indices, indices.size
 
     @property
@@ -120,6 +105,10 @@ class FromDataset:
                 stacklevel=6,  # where the loop asks for its next batch
             )
         self._collate.is_checked |= finding is not None  # also in workers that start later
+
+
+Records: TypeAlias = InMemory | InSubset | FromDataset
+"""Batches of records by index: one per draw, which has at least one index."""
 
 
 class Draws:
