@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
 DITHER = (sys.executable, "-m", "dither")
-PLOTS = {"train": "demo.png", "plan": "plan.png", "audit": "audit.png"}
+PLOTS = {"train": "demo.png", "plan": "plan.png", "audit": "audit.png", "theory": "theory.png"}
 
 
 def main() -> None:

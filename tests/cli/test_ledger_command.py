@@ -48,10 +48,12 @@ def test_show_as_json(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["cap"] is None
 
 
-def test_cap(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cap_and_picture(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = out(["ledger", "cap", str(path), "--epsilon", "2", "--delta", "1e-5"], capsys)
     assert text == "The cap is ε = 2 at δ = 1e-05.\n"
-    assert "The cap is ε = 2" in out(["ledger", "show", str(path)], capsys)
+    text = out(["ledger", "show", str(path), "--plot", "spent.png"], capsys)
+    assert "The cap is ε = 2" in text
+    assert Path("spent.png").stat().st_size > 5_000
 
 
 def test_export_has_every_entry(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

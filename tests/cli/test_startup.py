@@ -41,7 +41,7 @@ print("imported:", *(name for name in heavy if name in sys.modules))
         "account --noise-multiplier 0 --sample-rate 0.1 --steps 3 --delta 1e-5",
         "audit --trials 7",
         "ledger cap all.sqlite --epsilon -1 --delta 1e-5",
-        "plan --plot figure.txt",
+        "theory --plot figure.txt",
     ],
 )
 def test_nothing_heavy_is_imported_for_help_and_errors(command: str) -> None:

@@ -42,10 +42,13 @@ def test_json_is_what_the_library_computes(capsys: pytest.CaptureFixture[str]) -
     )
 
 
-def test_table(capsys: pytest.CaptureFixture[str]) -> None:
-    out = run("--steps", "500", "--warmup", "10", capsys=capsys)
+def test_table_and_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "theory.png"
+    out = run("--steps", "500", "--warmup", "10", "--plot", str(picture), capsys=capsys)
     assert "M_dp/M" in out
     assert "condition does not hold" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["theory.png"]
     assert "condition holds" in run("--epsilon", "1", capsys=capsys)
 
 
@@ -66,9 +69,9 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
         ("theory --batch-size 60000", "batch_size must be at most dataset_size = 50000, got 60000"),
         ("theory --epochs 1 --batch-size 60000", "batch_size must be at most dataset_size"),
         ("theory --steps 5 --epochs 5", "not allowed with argument"),
-        ("plan --plot here.txt", "plot must end in one of .pdf, .png, .svg, got 'here.txt'"),
-        ("plan --plot no/such/folder.png", "plot must be in an existing directory"),
-        ("plan --plot nosuch.png/", "plot must"),
+        ("theory --plot here.txt", "plot must end in one of .pdf, .png, .svg, got 'here.txt'"),
+        ("theory --plot no/such/folder.png", "plot must be in an existing directory"),
+        ("theory --plot nosuch.png/", "plot must"),
         ("theory --epsilon 1e300", "epsilon must be between 1e-50 and 1e50, got 1e+300"),
         (
             "theory --epsilon 1e-50 --clip-norm 1e50 --dimension 1e50 --smoothness 1e50"
@@ -107,8 +110,8 @@ def test_a_full_disk_is_one_line(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Figure, "savefig", fail)
-    assert main(["plan", "--steps", "5", "--plot", str(tmp_path / "figure.png")]) == 1
-    assert capsys.readouterr().err.endswith("\ndither plan: [Errno 28] No space left on device\n")
+    assert main(["theory", "--plot", str(tmp_path / "figure.png")]) == 1
+    assert capsys.readouterr().err == "dither theory: [Errno 28] No space left on device\n"
 
 
 def test_a_reader_that_goes_away_is_no_news() -> None:

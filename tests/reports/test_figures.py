@@ -15,12 +15,37 @@ from tests.training.loops import noisy_plan, quiet_plan
 from torch import nn
 
 from dither import Plan
-from dither.reports import audit_figure, save_figure, training_figure
+from dither.reports import audit_figure, save_figure, theory_figure, training_figure
 from dither.training import TrainResult
 from dither.training.history import Row
 
 ACCURACY = {"accuracy": 0.5, "loss": 2.0}
 STEPS = (2, 4, 6)
+
+
+def test_theory_figure_shows_what_it_is_given() -> None:
+    curves = {"uniform": np.array([3.0, 2.0]), "matched": np.array([2.0, 2.5])}
+    spent = {"uniform": np.array([1.0, 4.0]), "matched": np.array([2.0, 4.0])}
+    figure = theory_figure(parameter_noise=curves, spent=spent, schedule="mine")
+    noise, schedules, privacy = figure.axes
+    assert [line.get_ydata() for line in noise.get_lines()] == [
+        pytest.approx(curves["matched"]),
+        pytest.approx(curves["uniform"]),
+    ]
+    assert [line.get_ydata() for line in privacy.get_lines()] == [
+        pytest.approx(spent["matched"]),
+        pytest.approx(spent["uniform"]),
+    ]
+    assert [len(np.asarray(line.get_ydata())) for line in schedules.get_lines()] == [
+        39_200,
+        11_760,
+        23_520,
+        39_200,
+    ]
+    for axes in figure.axes:
+        assert axes.get_ylabel()
+    assert noise.get_xlabel()
+    assert schedules.get_xlabel()
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 help="δ of the total; default: that of the cap, else of the first run",
             )  # fmt: skip
             action.add_argument("--json", action="store_true", help="print JSON instead of a table")
+            action.add_argument("--plot", default=argparse.SUPPRESS, metavar="FILE", help="draw it")
         if name == "cap":
             action.add_argument("--epsilon", type=number, required=True, help="ε")
             action.add_argument("--delta", type=number, required=True, help="δ")
@@ -62,7 +63,12 @@ def run(arguments: argparse.Namespace) -> None:
 def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
     from dither.ledger.state import COMPOSITION_TEXT
 
-    delta = float(arguments.delta) if hasattr(arguments, "delta") else ledger.default_delta()
+    plot = getattr(arguments, "plot", None)
+    delta = _delta(arguments, ledger)
+    if plot is not None:
+        from dither.reports import ledger_figure, save_figure
+
+        save_figure(ledger_figure(ledger, delta), plot)
     totals = ledger.summary(delta)
     if arguments.json:
         print_json(totals)
@@ -89,6 +95,14 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
     how = COMPOSITION_TEXT[totals["composition"]]
     sys.stdout.write(f"Spent together: ε = {total} at δ = {delta:g}. {how}\n")
     sys.stdout.write(f"{_cap_line(ledger)}\n")
+    if plot is not None:
+        sys.stdout.write(f"The figure is in {plot}.\n")
+
+
+def _delta(arguments: argparse.Namespace, ledger: "Ledger") -> float:
+    if hasattr(arguments, "delta"):
+        return float(arguments.delta)
+    return ledger.default_delta()
 
 
 def _cap_line(ledger: "Ledger") -> str:

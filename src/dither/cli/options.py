@@ -51,6 +51,8 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "confidence": validate.probability,
     "trials": validate.count,
     "canaries": validate.count,
+    "seeds": validate.count,
+    "jobs": validate.count,
 }
 
 

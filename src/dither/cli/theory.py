@@ -1,6 +1,7 @@
 """Evaluate the paper's theorems for a schedule: noise, uniform and matched, and utility."""
 
 import argparse
+import sys
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--delta", type=number, default=1e-5, help="δ")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--plot",
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="draw the noise that reaches the parameters, the privacy spent and the schedules",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compute, then print."""
-    from dither import noise
+    """Compute, then draw, then print."""
+    from dither import noise, theory
 
     allocations: dict[str, Allocation] = {"uniform": noise.Uniform(), "matched": noise.Matched()}
     schedule = parse_schedule(arguments)
@@ -50,6 +57,18 @@ def run(arguments: argparse.Namespace) -> None:
     alphas = {name: allocation.alphas(eta) for name, allocation in allocations.items()}
     with np.errstate(over="ignore"):
         columns = {name: _column(arguments, eta, alpha) for name, alpha in alphas.items()}
+    if hasattr(arguments, "plot"):
+        from dither.reports import save_figure, theory_figure
+
+        figure = theory_figure(
+            parameter_noise={name: eta * alphas[name] * columns[name]["sigma"] for name in columns},
+            spent={
+                name: theory.adp_spent(alpha, epsilon=arguments.epsilon)
+                for name, alpha in alphas.items()
+            },
+            schedule=f"{schedule}, T = {eta.size:,}{_caveat(columns)}",
+        )
+        save_figure(figure, arguments.plot)
     setting = {
         "schedule": repr(schedule),
         "steps": eta.size,
@@ -71,6 +90,8 @@ def run(arguments: argparse.Namespace) -> None:
         print_json({"setting": setting, **columns})
     else:
         _print(setting, columns)
+        if hasattr(arguments, "plot"):
+            sys.stdout.write(f"The figure is in {arguments.plot}.\n")
 
 
 def _column(arguments: argparse.Namespace, eta: FloatArray, alpha: FloatArray) -> dict[str, Any]:
@@ -111,6 +132,11 @@ def _column(arguments: argparse.Namespace, eta: FloatArray, alpha: FloatArray) -
                 f"the setting must be within floating point, got {label.strip()} = {column[key]}"
             )
     return column
+
+
+def _caveat(columns: dict[str, dict[str, Any]]) -> str:
+    holds = all(column["condition_holds"] for column in columns.values())
+    return "" if holds else " (the theorem's condition does not hold here)"
 
 
 _ROWS = {

@@ -8,8 +8,10 @@ directory, and `render` writes HTML, markdown or JSON. The words of the privacy 
 
 from dither.reports.figures import (
     audit_figure,
+    ledger_figure,
     plan_figure,
     save_figure,
+    theory_figure,
     training_figure,
 )
 from dither.reports.render import to_html, to_json, write_report
@@ -19,10 +21,12 @@ from dither.training.statement import statement
 __all__ = [
     "RunReport",
     "audit_figure",
+    "ledger_figure",
     "plan_figure",
     "run_report",
     "save_figure",
     "statement",
+    "theory_figure",
     "to_html",
     "to_json",
     "training_figure",

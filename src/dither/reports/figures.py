@@ -1,22 +1,25 @@
-"""Figures of plans, training runs and audits, and how to save them."""
+"""Figures of plans, training runs, ledgers, audits and the paper's theory, and how to save them."""
 
 import math
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
-from textwrap import fill
-from typing import TYPE_CHECKING
+from textwrap import fill, wrap
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dither import validate
+from dither.ledger import Ledger
 from dither.ledger.files import write_atomic
 from dither.planning import Plan
+from dither.schedules import InverseSqrt, SqrtToZero
 from dither.training import TrainResult
 from dither.types import FloatArray
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = (".pdf", ".png", ".svg")
@@ -129,6 +132,38 @@ def training_figure(runs: Mapping[str, TrainResult]) -> "Figure":
     return figure
 
 
+def ledger_figure(ledger: Ledger, delta: float) -> "Figure":
+    """Draw ε of each run of a ledger, and of all runs up to it together.
+
+    Example:
+        >>> import dither, tempfile
+        >>> ledger = dither.ledger.Ledger(tempfile.mkdtemp() + "/ledger.sqlite")
+        >>> ledger_figure(ledger, delta=1e-5).axes[0].get_ylabel()
+        'ε at δ = 1e-05'
+        >>> ledger.close()
+    """
+    from matplotlib.figure import Figure
+
+    names = [*ledger.runs]
+    alone = [ledger.total_of(name, delta=delta).epsilon for name in names]
+    together = [ledger.total_of(*names[: k + 1], delta=delta).epsilon for k in range(len(names))]
+    places = np.arange(len(names))
+    figure = Figure(figsize=(max(6.0, 0.7 * len(names) + 4.0), 4.2), layout="constrained")
+    axes = figure.subplots()
+    axes.bar(places, np.where(np.isfinite(alone), alone, 0.0), color=ORANGE, label="run alone")
+    axes.plot(places, together, color=BLUE, marker="o", label="all runs up to it")
+    if ledger.limit is not None:
+        axes.axhline(
+            ledger.limit.epsilon, color=VERMILION, linestyle="--",
+            label=f"cap, at δ = {ledger.limit.delta:g}",
+        )  # fmt: skip
+    axes.set(title=f"privacy spent, {ledger.composition} composition", ylabel=f"ε at δ = {delta:g}")
+    axes.set_ylim(0.0, None)
+    axes.set_xticks(places, names, rotation=30, ha="right")
+    axes.legend()
+    return figure
+
+
 def audit_figure(
     roc: FloatArray, allowed: Callable[[FloatArray], FloatArray] | None, verdict: str
 ) -> "Figure":
@@ -164,3 +199,71 @@ def audit_figure(
     logarithmic.set(xscale="log", yscale="log", xlim=(1e-4, 1.0), ylim=(1e-4, 1.0))
     linear.legend(loc="lower right")
     return figure
+
+
+_STEPS_PER_EPOCH = 196
+_LEGEND_BELOW: dict[str, Any] = {
+    "loc": "upper center",
+    "bbox_to_anchor": (0.5, -0.14),
+    "ncols": 2,
+    "fontsize": 9,
+}
+
+
+def theory_figure(
+    *, parameter_noise: dict[str, FloatArray], spent: dict[str, FloatArray], schedule: str
+) -> "Figure":
+    """Draw the left half of the paper's figure 1, and its figure 2.
+
+    Args:
+        parameter_noise: η_t·α_t·σ over the steps, for "uniform" and for "matched" noise.
+        spent: ε after each step, for the same two.
+        schedule: the title of the left panel.
+
+    Example:
+        >>> import numpy as np
+        >>> values = {"uniform": np.ones(3), "matched": np.ones(3)}
+        >>> len(theory_figure(parameter_noise=values, spent=values, schedule="constant").axes)
+        3
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.0, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _noise_and_privacy(left, parameter_noise, spent, schedule)
+    _schedules(right)
+    return figure
+
+
+def _noise_and_privacy(
+    axes: "Axes",
+    parameter_noise: dict[str, FloatArray],
+    spent: dict[str, FloatArray],
+    schedule: str,
+) -> None:
+    privacy = axes.twinx()
+    marker = "." if parameter_noise["uniform"].size < 30 else ""
+    for name, line, width in (("matched", "-", 1.5), ("uniform", "--", 2.5)):
+        t = np.arange(1, parameter_noise[name].size + 1)
+        style: dict[str, Any] = {"linestyle": line, "linewidth": width, "marker": marker}
+        axes.plot(t, parameter_noise[name], color=GREEN, label=f"noise, {name}", **style)
+        privacy.plot(t, spent[name], color=BLUE, label=f"ε so far, {name}", **style)
+    axes.set(xlabel="step t", ylabel="noise per coordinate, η$_t$·α$_t$·σ", yscale="log")
+    axes.set_title("\n".join(wrap(schedule, 56)), fontsize=10)
+    privacy.set_ylabel("ε so far, by the theorem")
+    axes.yaxis.label.set_color(GREEN)
+    privacy.yaxis.label.set_color(BLUE)
+    lines = [*axes.get_lines(), *privacy.get_lines()]
+    axes.legend(lines, [str(line.get_label()) for line in lines], **_LEGEND_BELOW)
+
+
+def _schedules(axes: "Axes") -> None:
+    styles = {60: ":", 120: "--", 200: "-"}
+    longest = max(styles) * _STEPS_PER_EPOCH
+    axes.plot(InverseSqrt().stepsizes(longest), color=BLUE, label="1/√(20 + t)")
+    for epochs, line in styles.items():
+        eta = SqrtToZero().stepsizes(epochs * _STEPS_PER_EPOCH)
+        axes.plot(eta, line, color=ORANGE, label=f"0.1 to 0 like √t, {epochs} epochs")
+    axes.set(xlabel="step t", ylabel="step size η$_t$", ylim=(0.0, None))
+    axes.set_title("the paper's two schedules (196 steps per epoch)", fontsize=10)
+    axes.legend(**_LEGEND_BELOW)
