@@ -108,7 +108,8 @@ def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert main(argv) == 0
     captured = capsys.readouterr()
     # On a slow machine progress is shown.
-    assert all(line.startswith("training: ") for line in captured.err.splitlines())
+    expected = ("training: ", "no --bounds for ")
+    assert all(line.startswith(expected) for line in captured.err.splitlines())
     return captured.out
 
 
@@ -268,7 +269,7 @@ def test_a_folder_in_use_is_refused_and_stays_as_it_is(
     (folder / "run" / "result.json").write_text("mine", encoding="utf-8")
     for name in ("run", "own.csv"):
         line = error_line([*own(), "--quiet", "--run-dir", name], capsys)
-        assert f"must be new or empty, got '{name}': resume=True continues" in line
+        assert f"must be new or empty, got '{name}': --resume continues it" in line
     assert [path.name for path in (folder / "run").iterdir()] == ["result.json"]
     assert (folder / "run" / "result.json").read_text(encoding="utf-8") == "mine"
     assert (folder / "own.csv").read_text(encoding="utf-8").startswith("c0,")
@@ -541,8 +542,8 @@ def test_the_help_tells_every_default(
         ("--data digits --public-test own.csv", "public_test is for data of your own: digits has"),
         ("--data digits --classes 0,1", "classes is for data of your own: digits has"),
         ("--data digits --bounds a=0:1", "bounds is for data of your own: digits has"),
-        ("--bounds c0", "bounds must be NAME=LOW:HIGH, separated by commas, got 'c0'"),
-        ("--bounds c0=1", "bounds must be NAME=LOW:HIGH, separated by commas, got 'c0=1'"),
+        ("--bounds c0", "bounds must be COLUMN=LOW:HIGH, separated by commas, got 'c0'"),
+        ("--bounds c0=1", "bounds must be COLUMN=LOW:HIGH, separated by commas, got 'c0=1'"),
         ("--bounds c0=2:1", "bounds of c0 must be finite, the lower one first, got 2 and 1"),
         ("--bounds age=0:1", "bounds must be for columns of the records, c0, c1"),
         ("--classes 0", "classes must be two or more different names, got '0'"),
@@ -602,12 +603,22 @@ def test_columns_of_any_size_train_within_public_bounds(
         lines = [f"{value},{'rich' if value > 1e5 else 'poor'}" for value in income]
         (folder / name).write_text("\n".join(["income,label", *lines]), encoding="utf-8")
     argv = ["train", "--data", "large.csv", "--public-test", "held.csv", "--model", "linear"]
-    argv += ["--noise", "uniform", "--batch-size", "100", "--steps", "40", "--classes", "poor,rich"]
+    argv += [
+        "--noise",
+        "uniform",
+        "--batch-size",
+        "100",
+        "--steps",
+        "40",
+        "--classes",
+        "poor, rich",
+    ]
     out = run([*argv, "--bounds", "income=0:200000", "--json"], capsys)
     accuracy = json.loads(out)["runs"]["uniform"]["metrics"]["accuracy"]
     assert accuracy > 0.9
-    assert "No --bounds are given" in run([*argv, "--steps", "2"], capsys)
-    assert "No --bounds" not in run([*argv, "--steps", "2", "--bounds", "income=0:9"], capsys)
+    for bounds, is_hinted in (((), True), (("--bounds", " income=0:9"), False)):
+        assert main([*argv, "--steps", "2", *bounds]) == 0
+        assert ("no --bounds for income: used unscaled" in capsys.readouterr().err) is is_hinted
 
 
 def test_public_records_have_no_empty_cells(

@@ -32,6 +32,8 @@ FIGURES = (".pdf", ".png", ".svg")
 REPORTS = (".html", ".json")
 
 FEWEST_CANARIES = 100
+CLIP_NORM_HELP = "largest norm of one record's gradient"
+BATCH_SIZE_HELP = "expected batch size, m"
 
 _CHECKS: dict[str, Callable[..., object]] = {
     "epsilon": validate.positive,
@@ -125,15 +127,15 @@ def add_schedule(
     )
     length = parser.add_mutually_exclusive_group()
     parser.set_defaults(usual_length="epochs" if default_steps is None else "steps")
-    for name, given, text in (
-        ("steps", default_steps, "number of steps, T"),
-        ("epochs", default_epochs, "ceil(epochs·n/m) steps"),
+    for name, other, given, text in (
+        ("steps", "epochs", default_steps, "number of steps"),
+        ("epochs", "steps", default_epochs, "ceil(epochs·n/m) steps"),
     ):
         length.add_argument(
             f"--{name}",
             type=number,
             default=argparse.SUPPRESS if given is None else given,
-            help=text if given is not None else f"instead of the other: {text}",
+            help=text if given is not None else f"{text}; instead of --{other}",
         )
 
 
@@ -146,12 +148,8 @@ def add_sizes(parser: argparse.ArgumentParser, *, dataset_size: int) -> None:
         metavar="N",
         help="public number of records, n",
     )
-    parser.add_argument(
-        "--batch-size", type=number, default=256, metavar="M", help="expected batch size, m"
-    )
-    parser.add_argument(
-        "--clip-norm", type=number, default=1.0, metavar="C", help="bound on a gradient's norm, C_G"
-    )
+    parser.add_argument("--batch-size", type=number, default=256, metavar="M", help=BATCH_SIZE_HELP)
+    parser.add_argument("--clip-norm", type=number, default=1.0, metavar="C", help=CLIP_NORM_HELP)
 
 
 def parse_schedule(arguments: argparse.Namespace) -> Schedule:
@@ -201,7 +199,7 @@ def check_data(arguments: argparse.Namespace) -> None:
                 f"{name} is for data of your own: {arguments.data} has its own, got "
                 f"{getattr(arguments, name)!r}"
             )
-    _parse_bounds(getattr(arguments, "bounds", ""))
+    parse_bounds(getattr(arguments, "bounds", ""))
     test = getattr(arguments, "public_test", None)
     if test is not None and Path(test).resolve() == Path(arguments.data).resolve():
         raise validate.InvalidValueError(
@@ -222,10 +220,11 @@ def read_data(arguments: argparse.Namespace) -> tuple["Examples", "Examples | No
     split = data.load(arguments.data, **settings)
     if arguments.data in DATASETS:
         return split.train, split.test
-    bounds = _parse_bounds(getattr(arguments, "bounds", ""))
+    bounds = parse_bounds(getattr(arguments, "bounds", ""))
     train = data.clip_to_bounds(split.train, bounds)
     if hasattr(arguments, "classes"):
-        train = data.with_classes(train, arguments.classes.split(","))
+        classes = [name.strip() for name in arguments.classes.split(",")]
+        train = data.with_classes(train, classes)
     if not hasattr(arguments, "public_test"):
         return train, None
     test = data.clip_to_bounds(data.load(arguments.public_test, **settings).train, bounds)
@@ -236,16 +235,17 @@ def read_data(arguments: argparse.Namespace) -> tuple["Examples", "Examples | No
     return train, data.align_with(test, train)
 
 
-def _parse_bounds(text: str) -> dict[str, tuple[float, float]]:
-    """Read NAME=LOW:HIGH, separated by commas."""
+def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
+    """Read COLUMN=LOW:HIGH, separated by commas."""
     bounds = {}
     for part in text.split(",") if text else ():
         name, _, numbers = part.rpartition("=")
+        name = name.strip()
         try:
             low, high = map(float, numbers.split(":"))
         except ValueError:
             raise validate.InvalidValueError(
-                f"bounds must be NAME=LOW:HIGH, separated by commas, got {part!r}"
+                f"bounds must be COLUMN=LOW:HIGH, separated by commas, got {part!r}"
             ) from None
         bounds[name] = low, high
     return bounds

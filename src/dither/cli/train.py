@@ -12,6 +12,8 @@ import numpy as np
 
 from dither import validate
 from dither.cli.options import (
+    BATCH_SIZE_HELP,
+    CLIP_NORM_HELP,
     DATASETS,
     NOISES,
     SAMPLINGS,
@@ -19,6 +21,7 @@ from dither.cli.options import (
     derived_from_private_data,
     find_model,
     number,
+    parse_bounds,
     parse_schedule,
     print_json,
     read_data,
@@ -57,26 +60,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one of {', '.join(DATASETS)}, or the path of a .csv or .npz file, "
         "or of a directory (or tar) with one folder of images per class",
     )
-    for name, text in (
+    for name, metavar, text in (
         (
             "label",
+            "COLUMN",
             "the label column of a .csv file; default: label or target if there is one, else the "
             "last column",
         ),
         (
             "classes",
+            "A,B,…",
             "the public set of classes, separated by commas; default: those that occur, and the "
             "privacy statement says so",
         ),
         (
             "bounds",
+            "COLUMN=LOW:HIGH,…",
             "public bounds of columns, for example age=0:120,income=0:200000: values are clipped "
             "to them and scaled to [-1, 1]; other columns are unchanged",
         ),
-        ("public-test", "a file of public records to evaluate on, in the same format"),
-        ("data-dir", "directory of the standard sets; default: $DITHER_DATA, else ./data"),
+        ("public-test", "FILE", "a file of public records to evaluate on, in the same format"),
+        ("data-dir", "DIR", "directory of the standard sets; default: $DITHER_DATA, else ./data"),
     ):
-        data.add_argument(f"--{name}", default=argparse.SUPPRESS, metavar="NAME", help=text)
+        data.add_argument(f"--{name}", default=argparse.SUPPRESS, metavar=metavar, help=text)
     data.add_argument(
         "--dataset-size",
         type=number,
@@ -88,10 +94,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     budget = parser.add_argument_group("budget and plan")
     budget.add_argument("--epsilon", type=number, default=3.0, help="ε, the target")
     budget.add_argument("--delta", type=number, default=1e-5, help="δ")
-    budget.add_argument("--batch-size", type=number, default=128, metavar="M", help="expected, m")
-    budget.add_argument("--clip-norm", type=number, default=1.0, metavar="C", help="C_G")
-    budget.add_argument("--noise", choices=NOISES, default="optimal", help="allocation over steps")
-    budget.add_argument("--sampling", choices=SAMPLINGS, default="poisson", help="of the batches")
+    budget.add_argument("--batch-size", type=number, default=128, metavar="M", help=BATCH_SIZE_HELP)
+    budget.add_argument("--clip-norm", type=number, default=1.0, metavar="C", help=CLIP_NORM_HELP)
+    budget.add_argument(
+        "--noise", choices=NOISES, default="optimal", help="how noise is spread over the steps"
+    )
+    budget.add_argument(
+        "--sampling", choices=SAMPLINGS, default="poisson", help="how batches are drawn"
+    )
     # A float: argparse cannot tell a given integer from an equal default.
     add_schedule(parser, default="linear:start=2,end=0.1", default_epochs=30.0)
     model = parser.add_argument_group("model")
@@ -108,7 +118,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="its learning rate is multiplied by the step sizes",
     )
     model.add_argument(
-        "--averaging", choices=("ema", "tail", "none"), default="ema", help="of the iterates"
+        "--averaging",
+        choices=("ema", "tail", "none"),
+        default="ema",
+        help="which average of the models of the steps is kept",
     )
     model.add_argument(
         "--device",
@@ -139,7 +152,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one budget for all runs on the same data; see dither ledger",
     )
     output.add_argument(
-        "--checkpoint-every", type=number, default=50, metavar="STEPS", help="in --run-dir"
+        "--checkpoint-every",
+        type=number,
+        default=50,
+        metavar="STEPS",
+        help="steps between checkpoints in --run-dir",
     )
     output.add_argument(
         "--canaries",
@@ -152,7 +169,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--plot", default=argparse.SUPPRESS, metavar="FILE", help="draw the training curves"
     )
-    output.add_argument("--alone", action="store_true", help="no runs for comparison")
+    output.add_argument(
+        "--alone",
+        action="store_true",
+        help="train only the private model, without the runs for comparison",
+    )
     output.add_argument("--quiet", action="store_true", help="no progress, one line of output")
     output.add_argument("--json", action="store_true", help="print JSON instead of text")
 
@@ -177,15 +198,12 @@ def _run(arguments: argparse.Namespace) -> None:
     examples, test = read_data(arguments)
     plans = ranks.on_rank_zero(lambda: _build_plans(arguments, len(examples)))
     canaries = ranks.on_rank_zero(lambda: build_canaries(arguments, examples))
+    if ranks.is_rank_zero and not arguments.quiet:
+        _hint_bounds(arguments, examples)
     if canaries is not None:
         examples = add_canaries(canaries, examples)
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{plans[arguments.noise]}\n")
-        if arguments.data.lower().endswith(".csv") and not hasattr(arguments, "bounds"):
-            sys.stdout.write(
-                "No --bounds are given: columns are not scaled, so their values should be about 1 "
-                "in size.\n"
-            )
         sys.stdout.flush()
     with remove_unused_canaries(arguments, canaries) if ranks.is_rank_zero else nullcontext():
         results = {
@@ -194,6 +212,15 @@ def _run(arguments: argparse.Namespace) -> None:
         }
     if ranks.is_rank_zero:
         _report(arguments, results, canaries)
+
+
+def _hint_bounds(arguments: argparse.Namespace, examples: "Examples") -> None:
+    """Name the columns of a table that have no bounds."""
+    bounds = parse_bounds(getattr(arguments, "bounds", ""))
+    unbounded = [name for name in examples.columns if name not in bounds]
+    if unbounded:
+        shown = ", ".join(unbounded[:10]) + (", …" if len(unbounded) > 10 else "")
+        sys.stderr.write(f"no --bounds for {shown}: used unscaled; values far from 1 train badly\n")
 
 
 def _check_device(name: str) -> None:

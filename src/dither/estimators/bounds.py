@@ -84,7 +84,7 @@ def feature_scaling(
         return FeatureScaling(np.zeros(shape), np.full(shape, length / norm), norm=norm)
     if feature_bounds is None:
         leaks.add(
-            "the minima and maxima of the features were",
+            "the minima and maxima of the features were derived from the private data",
             "give them as feature_bounds=(lower, upper) from public knowledge, or feature_norm",
         )
         lower, upper = _extremes(X)
@@ -115,13 +115,14 @@ def parse_bounds(
     """
     ((name, pair),) = argument.items()
     of_arrays = f" or of arrays of shape {shape}" if shape else ""
+    by_name = ": for bounds by column name give a pair of Series" if shape else ""
     try:
         first, second = pair
         lower, upper = (_parse_bound(bound, shape, names) for bound in (first, second))
     except (TypeError, ValueError, KeyError):
         shown = " ".join(str(pair).split())[:80]
         raise InvalidValueError(
-            f"{name} must be a pair (lower, upper) of numbers{of_arrays}, got {shown!r}"
+            f"{name} must be a pair (lower, upper) of numbers{of_arrays}, got {shown!r}{by_name}"
         ) from None
     if not ((np.abs(lower) <= LARGEST) & (np.abs(upper) <= LARGEST) & (lower <= upper)).all():
         raise InvalidValueError(
@@ -143,7 +144,10 @@ def encode_classes(y: Any, classes: Any, leaks: Leaks) -> tuple[NDArray[Any], ND
     """
     check_classification_targets(y)
     if classes is None:
-        leaks.add("the classes were", "give all possible labels, as classes=[…]")
+        leaks.add(
+            "the classes were derived from the private data",
+            "give all possible labels, as classes=[…]",
+        )
     known = np.unique(y if classes is None else _parse_labels(classes))
     if known.size < 2:
         raise InvalidValueError(
@@ -156,7 +160,11 @@ def encode_classes(y: Any, classes: Any, leaks: Leaks) -> tuple[NDArray[Any], ND
     except TypeError:  # numbers and text
         are_known = False
     if not are_known:
-        raise InvalidValueError("y must have only labels of classes, got others")
+        shown = " ".join(str(known.tolist()).split())[:80]
+        of_y, of_classes = (labels.dtype.type.__name__ for labels in (np.asarray(y), known))
+        raise InvalidValueError(
+            f"y has labels that are not in classes={shown} (y: {of_y}, classes: {of_classes})"
+        )
     return known, indices.astype(np.int64)
 
 
@@ -182,7 +190,7 @@ def target_scaling(y: FloatArray, target_bounds: Any, leaks: Leaks) -> TargetSca
     """Return the scaling by the given bounds; for None by the data's own, which is a leak."""
     if target_bounds is None:
         leaks.add(
-            "the minimum and maximum of the targets were",
+            "the minimum and maximum of the targets were derived from the private data",
             "give them as target_bounds=(lower, upper) from public knowledge",
         )
         lower, upper = float(np.min(y)), float(np.max(y))

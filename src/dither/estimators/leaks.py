@@ -43,7 +43,7 @@ class Leaks:
     """The leaks of one fit.
 
     Attributes:
-        descriptions: what was derived from the private data, each as "… was" or "… were".
+        descriptions: what was derived from the private data, each as a clause.
     """
 
     def __init__(self) -> None:
@@ -58,13 +58,15 @@ class Leaks:
     def warn(self, *, stacklevel: int) -> None:
         """Warn of every leak, at the line that called ``fit``.
 
+        `check_scaling` adds leaks of scaled features; `feature_scaling`, `target_scaling` and
+        `encode_classes` in ``bounds.py`` add those of bounds and classes.
+
         Args:
             stacklevel: as `warnings.warn` counts, from the caller of this method.
         """
         for what, remedy in zip(self.descriptions, self._remedies, strict=True):
             warnings.warn(
-                f"{what} derived from the private data without noise, so that no ε is proven: "
-                f"{remedy}",
+                f"{what} without noise, so that no ε is proven: {remedy}",
                 PrivacyLeakWarning,
                 stacklevel=stacklevel + 1,
             )
@@ -74,8 +76,7 @@ class Leaks:
         if self.descriptions and ledger is not None:
             raise InvalidValueError(
                 f"ledger must be None for a fit that claims no ε, got {str(ledger)!r}: "
-                f"{self.descriptions[0]} derived from the private data, so that the ledger's total "
-                "would not be an upper bound"
+                f"{self.descriptions[0]}, so that the ledger's total would not be an upper bound"
             )
 
     def qualify(self, bound: PrivacyBound) -> PrivacyBound:
@@ -95,7 +96,7 @@ def check_scaling(X: Any, leaks: Leaks, *, of: str = "features") -> None:
         statistics = fitted_statistics(X)
     if statistics is not None:
         leaks.add(
-            f"the {statistics} that the {of} were scaled by were",
+            f"the {of} were scaled by their own {statistics}",
             f"leave the {of} in their own units and give bounds, scale them by public constants, "
             "or fit the scaler on public data",
         )

@@ -119,10 +119,11 @@ class PrivateLogisticRegression(_LinearClassifier):
             the units of training.
         noise: as `dither.plan` takes it.
         feature_bounds: (lower, upper) of the features, from public knowledge: a pair of numbers, of
-            arrays, or of Series, which are matched by feature name if X has names. Features are
-            clipped to the bounds. Features whose bounds include 0 are not shifted, the middle of
-            the bounds of others becomes 0, and a record at all its bounds has norm 2 in the units
-            of training.
+            arrays, or of Series, which are matched by feature name if X has names. It is never a
+            list of one pair per feature: for two features ``[(0, 120), (1000, 200000)]`` is read as
+            lower bounds 0 and 120. Features are clipped to the bounds. Features whose bounds
+            include 0 are not shifted, the middle of the bounds of others becomes 0, and a record at
+            all its bounds has norm 2 in the units of training.
         feature_norm: instead of bounds, the largest norm of a record; records are clipped to it.
             With neither, bounds are derived from the data, with a `PrivacyLeakWarning`.
         classes: all possible labels; None takes them from y with a `PrivacyLeakWarning`.

@@ -185,11 +185,11 @@ def _ledger(files: RunFiles) -> Chart | None:
         return None
     x, cap = range(1, len(alone) + 1), view.summary["cap"]
     description = (
-        f"ε of {len(alone)} runs on the same data, in the order of registration: all together "
+        f"ε of {len(alone)} runs in this ledger, in the order of registration: all together "
         f"{rounded(view.cumulative[-1], 4)}."
     )
     return Chart(
-        "ledger", "All runs on this data", "runs (number, as registered)",
+        "ledger", "All runs in this ledger", "runs (number, as registered)",
         f"ε (no unit), at δ = {rounded(view.summary['delta'], 3)}",
         (_series("all runs up to it", x, view.cumulative), _series("run alone", x, alone)),
         description, limit=None if cap is None else ("cap", cap["epsilon"]),

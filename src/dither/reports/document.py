@@ -79,7 +79,7 @@ def sections_of(report: RunReport) -> tuple[Section, ...]:
         ("plan", "Plan, noise and privacy over the steps", _plan(report)),
         ("accuracy", "Accuracy", _accuracy(report)),
         ("audit", "Audit", _audit(report)),
-        ("ledger", "All runs on this data", _ledger(report)),
+        ("ledger", "All runs in this ledger", _ledger(report)),
         ("origin", "Versions and fingerprints", _origin(report)),
     )
     return tuple(Section(key, title, tuple(blocks)) for key, title, blocks in parts)
@@ -123,7 +123,7 @@ def _plan(report: RunReport) -> Iterator[Block]:
     rows = [
         ("State", _state(report)),
         ("Steps planned", UNKNOWN if planned is None else f"{planned:,}"),
-        ("Steps spent", UNKNOWN if spent is None else f"{spent:,}, by the ledger"),
+        ("Steps recorded in the ledger", UNKNOWN if spent is None else f"{spent:,}"),
     ]
     if spent is not None and planned is not None and spent > planned:
         rows.append(("Steps lost", f"{spent - planned:,} after a crash; they stay spent."))
@@ -134,7 +134,8 @@ def _plan(report: RunReport) -> Iterator[Block]:
     yield from _charts(report, "noise", "spending")
     if report.plan_text is not None:
         confirmed = report.claim.verdict != "not confirmed"
-        yield Paragraph("The first plan:" if confirmed else "plan.json, which nothing confirms:")
+        title = "The first plan:" if replanned else "The plan:"
+        yield Paragraph(title if confirmed else "plan.json, which nothing confirms:")
         yield Paragraph(report.plan_text, "code")
 
 
@@ -170,8 +171,11 @@ def _accuracy(report: RunReport) -> Iterator[Block]:
 def _audit(report: RunReport) -> Iterator[Block]:
     if report.canaries is not None:
         count, included = report.canaries
-        some = "" if included is None else f"; {included:,} were included"
-        yield Paragraph(f"{count:,} canaries (artificial records) were offered to the data{some}.")
+        some = "" if included is None else f": {included:,} of them"
+        yield Paragraph(
+            f"{count:,} canaries (artificial records) were candidates; about half were added at "
+            f"random{some}."
+        )
     if not report.audits:
         yield Paragraph("No audit is recorded. dither audit --run-dir DIR runs one.")
         return
@@ -207,12 +211,15 @@ def _ledger(report: RunReport) -> Iterator[Block]:
     cap, count = ledger["cap"], len(ledger["runs"])
     limit = "none" if cap is None else f"ε = {cap['epsilon']:g} at δ = {cap['delta']:g}"
     rows = [
-        ("Spent by all runs", f"ε = {total} at δ = {rounded(ledger['delta'], 3)}"),
+        ("Spent by the runs in this ledger", f"ε = {total} at δ = {rounded(ledger['delta'], 3)}"),
         ("Composition", COMPOSITION_TEXT[ledger["composition"]]),
         ("Cap", limit),
     ]
     if count > 1:
         rows.append(("Shared records", "A record that is in all runs is protected by the total."))
+    else:
+        text = "are not counted unless they use the same ledger (--ledger FILE)."
+        rows.append(("Other runs", f"Other runs on the same data {text}"))
     bound, spent = report.claim.bound, report.claim.spent
     if bound and spent and 1.01 * spent.epsilon < bound.epsilon < math.inf:
         counted = f"ε = {rounded(spent.epsilon, 4)}, from the least noise that was registered"

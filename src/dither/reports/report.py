@@ -8,7 +8,7 @@ from dither.reports.charts import Chart, find_charts
 from dither.reports.claim import Claim, find_claim
 from dither.reports.load import Audit, RunFiles, load_run
 from dither.training.history import Row
-from dither.training.statement import RunFacts, paragraphs
+from dither.training.statement import RunFacts, derived_clause, paragraphs
 from dither.types import SpentSoFar
 
 
@@ -73,7 +73,7 @@ class RunReport:
     @property
     def statement(self) -> list[str]:
         """The paragraphs of the privacy statement; empty if its facts are not known."""
-        leaks = [f"{value} was" for value in self.derived_from_private_data]
+        leaks = [derived_clause(value) for value in self.derived_from_private_data]
         return [] if self.facts is None else paragraphs(self.facts, leaks=leaks)
 
 

@@ -20,8 +20,8 @@ _ACCOUNTANTS = {
     "advanced": "advanced composition",
 }
 _GUESSES = {
-    "add-remove": "whether a given record was in the data",
-    "replace-one": "which of two given records was in the data",
+    "add-remove": ("'in' and 'out'", "whether a given record was in the data"),
+    "replace-one": ("both", "which of two given records was in the data"),
 }
 _PAIRS = {
     "add-remove": "with the record and without it",
@@ -84,10 +84,11 @@ def _proven(claim: Claim, bound: PrivacyBound) -> str:
             "run stops."
         )
     best = membership_odds(bound.epsilon, bound.delta).best_guess
+    answers, question = _GUESSES[bound.adjacency]
     proven = "Under this condition it is proven" if claim.verdict == "conditional" else "Proven"
     return (
         f"{proven} for each {bound.unit}. An attacker who sees every model, knows all other "
-        f"records, and starts at 50:50, guesses correctly {_GUESSES[bound.adjacency]} with "
+        f"records, and first thinks {answers} equally likely guesses right {question} with "
         f"probability at most {percent(best)}."
     )
 
@@ -117,7 +118,11 @@ def meaning(report: RunReport) -> list[tuple[str, str]]:
             f"The probabilities of any result, {_PAIRS[bound.adjacency]}, differ at most by the "
             f"factor e^ε = {times(odds.likelihood_ratio)}, plus δ.",
         ),
-        ("δ", f"{delta}, at most 1 in {_one_in(bound.delta)}.{_large_delta(report, bound)}"),
+        (
+            "δ",
+            f"{delta}, at most 1 in {_one_in(bound.delta)}: the probability that the factor e^ε "
+            f"does not cover.{_large_delta(report, bound)}",
+        ),
         (
             "Unit",
             f"One {bound.unit}. A person with k records is protected with k·ε and "

@@ -232,7 +232,9 @@ def check_directory(path: str | Path, *, resume: bool) -> Path:
     is_taken = directory.is_file() or (directory.is_dir() and _names(directory) - {CANARIES})
     if is_taken and not (resume and (directory / "plan.json").exists()):
         also = (
-            "and it has no plan.json to resume from" if resume else "resume=True continues its run"
+            "and it has no plan.json to resume from"
+            if resume
+            else "--resume continues it (in Python resume=True)"
         )
         raise InvalidValueError(
             f"run directory must be new or empty, got {str(directory)!r}: {also}"

@@ -55,7 +55,8 @@ def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
 
     Args:
         run: the result of `train`, or the `Private` of a custom training loop.
-        leaks: further values that were derived from the private data, each as "… was" or "… were".
+        leaks: what else was derived from the private data, each as a clause: "the classes were
+            derived from the private data".
 
     Example:
         >>> import dither, torch
@@ -67,15 +68,21 @@ def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
     """
     if isinstance(run, Private):
         run = TrainResult(run.model, run.plan, run.spent(), run.step, (), run.seed)
-    derived = [f"{value} was" for value in run.derived_from_private_data]
+    derived = [derived_clause(value) for value in run.derived_from_private_data]
     parts = paragraphs(_facts(run), leaks=[*leaks, *derived])
     return "\n".join(fill(part, 80) for part in parts)
 
 
 def paragraphs(facts: RunFacts, *, leaks: Sequence[str] = ()) -> list[str]:
     """Return the statement's paragraphs."""
-    parts = [guarantee(facts), _mechanism(facts), _public(facts), _randomness(facts)]
+    condition = f"If {'this is' if len(leaks) == 1 else 'these are'} public, " if leaks else ""
+    parts = [guarantee(facts, condition), _mechanism(facts), _public(facts), _randomness(facts)]
     return [*([_leaks(leaks)] if leaks else []), *parts]
+
+
+def derived_clause(value: str) -> str:
+    """Return that a value was derived from the private data, as a clause."""
+    return f"{value} was derived from the private data"
 
 
 def _facts(result: TrainResult) -> RunFacts:
@@ -98,12 +105,11 @@ def _facts(result: TrainResult) -> RunFacts:
 
 
 def _leaks(leaks: Sequence[str]) -> str:
-    derived = "; ".join(f"{leak} derived from the private data without noise" for leak in leaks)
-    return f"NOT PROVEN: {derived}. The guarantee below holds only if this is public."
+    return f"NOT PROVEN: {'; '.join(f'{leak} without noise' for leak in leaks)}."
 
 
-def guarantee(facts: RunFacts) -> str:
-    """Return the paragraph with ε and δ."""
+def guarantee(facts: RunFacts, condition: str = "") -> str:
+    """Return the paragraph with ε and δ, after the condition under which they hold."""
     bound = facts.bound
     if math.isinf(bound.epsilon):
         why = "no noise was added"
@@ -113,17 +119,18 @@ def guarantee(facts: RunFacts) -> str:
     if not bound.is_upper_bound:
         return f"NOT PROVEN: {bound}."
     epsilon, delta = rounded(bound.epsilon, 4), rounded(bound.delta, 3)
+    the = "the" if condition else "The"
     how = f"({_ADJACENCIES[bound.adjacency]}; {bound.accountant} accountant)"
     if isinstance(bound, SpentSoFar):
         return (
-            f"The models so far are (ε = {epsilon}, δ = {delta})-differentially private {how} if "
-            "the number of steps was fixed in advance. Stopping early because of the data requires "
-            f"an odometer, or the full plan's ε = {rounded(facts.plan_epsilon, 4)}, which holds "
-            "wherever the run stops."
+            f"{condition}{the} models so far are (ε = {epsilon}, δ = {delta})-differentially "
+            f"private {how} if the number of steps was fixed in advance. Stopping early because of "
+            "the data requires an odometer, or the full plan's "
+            f"ε = {rounded(facts.plan_epsilon, 4)}, which holds wherever the run stops."
         )
     return (
-        f"The model is (ε = {epsilon}, δ = {delta})-differentially private {how}. The guarantee "
-        "covers the final model and every intermediate model."
+        f"{condition}{the} model is (ε = {epsilon}, δ = {delta})-differentially private {how}. The "
+        "guarantee covers the final model and every intermediate model."
     )
 
 
@@ -149,7 +156,7 @@ def _mechanism(facts: RunFacts) -> str:
 def _public(facts: RunFacts) -> str:
     return (
         f"Taken as public: the number of records, n = {facts.dataset_size:,}, the shape of a "
-        "record, the set of classes, bounds on features and targets, and all settings. The "
+        "record, the set of classes, any bounds that were given, and all settings. The "
         "statement is about this run alone: choosing settings by looking at other runs on the same "
         "data costs additional privacy."
     )
