@@ -603,16 +603,8 @@ def test_columns_of_any_size_train_within_public_bounds(
         lines = [f"{value},{'rich' if value > 1e5 else 'poor'}" for value in income]
         (folder / name).write_text("\n".join(["income,label", *lines]), encoding="utf-8")
     argv = ["train", "--data", "large.csv", "--public-test", "held.csv", "--model", "linear"]
-    argv += [
-        "--noise",
-        "uniform",
-        "--batch-size",
-        "100",
-        "--steps",
-        "40",
-        "--classes",
-        "poor, rich",
-    ]
+    argv += ["--noise", "uniform", "--batch-size", "100", "--steps", "40"]
+    argv += ["--classes", "poor, rich"]
     out = run([*argv, "--bounds", "income=0:200000", "--json"], capsys)
     accuracy = json.loads(out)["runs"]["uniform"]["metrics"]["accuracy"]
     assert accuracy > 0.9
