@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from tests.explorer.fields import eventually, texts
 
-from dither.cli.explore import _stop_on_signals
 from dither.explorer.worker import SupersededError, Worker
 
 # Some seven seconds on one core, much more than a worker needs to end.
@@ -49,7 +48,7 @@ def test_the_newest_request_is_answered() -> None:
         worker.ask("page", 3, quick)
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_worker_ends_with_the_server(end: signal.Signals) -> None:
     command = [sys.executable, "-m", "dither", "explore", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -68,10 +67,10 @@ def test_the_worker_ends_with_the_server(end: signal.Signals) -> None:
         line.close()
         assert process.stderr is not None
         stderr = process.stderr.read().decode()
-    if end is signal.SIGKILL:
-        assert code == -signal.SIGKILL
-    else:
+    if end is signal.SIGINT:
         assert (code, stderr) == (130, "dither explore: stopped\n")
+    else:
+        assert code == -end
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", port))
@@ -96,16 +95,3 @@ def _is_running(process: int) -> bool:
         return _stat(process)[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def test_a_closed_terminal_is_like_ctrl_c_unless_it_is_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        with pytest.raises(KeyboardInterrupt), _stop_on_signals():
-            signal.raise_signal(signal.SIGHUP)
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with _stop_on_signals():
-            signal.raise_signal(signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)

@@ -98,16 +98,11 @@ def _column(plan: "Plan", uniform: "Plan") -> dict[str, Any]:
             plan.noise_multipliers,
             uniform=uniform.noise_multipliers,
         ),
-        **{f"epsilon_{name}": cost for name, cost in _costs(plan).items()},
+        **{
+            f"epsilon_{name}": bound.epsilon if math.isfinite(bound.epsilon) else None
+            for name, bound in plan.costs().items()
+        },
         "fingerprint": plan.fingerprint,
-    }
-
-
-def _costs(plan: "Plan") -> dict[str, float | None]:
-    """Return ε of a plan by every accountant, None where one gives nothing."""
-    return {
-        name: bound.epsilon if math.isfinite(bound.epsilon) else None
-        for name, bound in plan.costs().items()
     }
 
 
