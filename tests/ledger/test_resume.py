@@ -190,7 +190,7 @@ def test_what_must_be_the_same(plan: Plan, tmp_path: Path) -> None:
         again(model(), other)
     with pytest.raises(ValueError, match="model must be the one of the run in"):
         again(small, plan)
-    with pytest.raises(ValueError, match="same seed: the saved run has 9, this one has 8"):
+    with pytest.raises(ValueError, match="same seed: the saved run has 9, this one 8"):
         again(model(), plan, seed=8)
     with pytest.raises(ValueError, match="optimizer must be the one of the run in"):
         again(model(), plan, optimizer="adam")

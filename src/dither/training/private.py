@@ -1,6 +1,5 @@
 """A model, an optimizer, a plan and a dataset, joined for your own training loop."""
 
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,7 @@ from dither.randomness import Source
 from dither.release import ReleaseFacts, release
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.augmentation import Augment, Augmentation
-from dither.training.distributed import Ranks
+from dither.training.distributed import Ranks, check_same
 from dither.training.errors import StepError
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
@@ -125,8 +124,7 @@ class Private:
         if not left:
             raise StepError(
                 f"all {self.step} steps of the plan were taken: private.batches() is the full run, "
-                "with all its epochs; for one epoch at a time use private.batches(steps=k), for a "
-                "longer run another plan"
+                "private.batches(steps=k) one epoch of k steps; for a longer run make another plan"
             )
         return Batches(self, left if steps is None else min(left, validate.count(steps=steps)))
 
@@ -202,15 +200,10 @@ class Private:
 
         With a ledger, steps that it has and the state has not are lost: the noise of the remaining
         steps is planned again, so that the total stays what was planned. If that is not possible,
-        the run ends with a warning. Without a ledger, the state must be the run's last: steps after
-        an earlier one would not be counted.
+        the run ends with a warning. Without a ledger, steps after the state are not counted.
         """
-        text = json.dumps(dict(state), sort_keys=True, default=repr)
-        if len({*self._ranks.all_gather(text)}) > 1:
-            raise validate.InvalidValueError(
-                "state must be the same on every rank, got different ones: what was spent after "
-                "one of them would not be counted"
-            )
+        # Otherwise what was spent after one of the states would not be counted.
+        check_same(self._ranks, {"state": dict(state)})
         taken, spent = _check_state(state, self.state_dict(), self.step)
         if taken and state.get("run") is None and math.isfinite(self.plan.bound.epsilon):
             warnings.warn(
@@ -375,9 +368,8 @@ class Batches:
             raise StepError("private.batches() was called again: use what it returned last")
         if private._step is not None:
             raise StepError(
-                f"the previous batch (step {private.step}) had no optimizer.step(): call "
-                "private.backward(losses) and private.optimizer.step() for every batch; to "
-                "accumulate gradients, plan a larger batch_size and use private.microbatches"
+                f"the previous batch (step {private.step}) had no optimizer.step(); to accumulate "
+                "gradients, plan a larger batch_size and use private.microbatches(batch, size)"
             )
         if self._given == self._steps or not private.steps_left:
             raise StopIteration
@@ -394,10 +386,9 @@ def _check_state(
     """
     for name in ("format", "plan", "seed"):
         if state.get(name, ...) != own[name]:
-            saved, current = (str(each)[:16] for each in (state.get(name, ...), own[name]))
+            saved, current = str(state.get(name, ...))[:16], str(own[name])[:16]
             raise validate.InvalidValueError(
-                f"state must be of the same {name}: the saved run has {saved}, this one has "
-                f"{current}; use the arguments that it began with, or begin a new run"
+                f"state must be of the same {name}: the saved run has {saved}, this one {current}"
             )
     spent = [float(z) for z in state["plan_state"]["spent"]]
     taken = validate.instance(int, taken=state["taken"])
