@@ -46,8 +46,8 @@ def main() -> None:
     ratios = [one / two for one, two in zip(times[1], times[2], strict=True)]
     constants = {**json.loads(launch(2, "sending")), **local_constants(median(times[1]))}
     found = {
-        "setting": f"CIFAR CNN, {BATCH} records a step, one thread a process, {ROUNDS} alternating "
-        f"rounds of {STEPS} steps, medians",
+        "setting": f"CIFAR CNN, {BATCH} records per step, one thread per process, "
+        f"{ROUNDS} alternating rounds of {STEPS} steps, medians",
         "seconds a step": {f"{size} ranks": round(median(v), 4) for size, v in times.items()},
         "throughput of two ranks relative to one process": round(median(ratios), 3),
         "constants": {name: float(f"{value:.4g}") for name, value in constants.items()},

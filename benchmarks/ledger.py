@@ -61,7 +61,7 @@ def main() -> None:
                     times[name].append(seconds)
     ratios = [one / two for one, two in zip(times["with"], times["without"], strict=True)]
     found = {
-        "setting": f"{THREADS} threads, MNIST CNN, {BATCH} records a step, {ROUNDS} alternating "
+        "setting": f"{THREADS} threads, MNIST CNN, {BATCH} records per step, {ROUNDS} alternating "
         f"rounds of {STEPS} steps, medians",
         "milliseconds a step": {k: round(1000.0 * median(v), 2) for k, v in times.items()},
         "with a ledger relative to without": round(median(ratios), 3),

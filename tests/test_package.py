@@ -1,10 +1,13 @@
+import inspect
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from statistics import mean, stdev
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,6 +16,11 @@ import dither
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SUBPACKAGES = (
+    *(name for name in dither.__all__ if isinstance(getattr(dither, name), ModuleType)),
+    "integrations.opacus",
+    "integrations.transformers",
+)
 WAYS = ("dither", "Opacus hooks", "Opacus functorch", "Opacus ghost")
 
 
@@ -43,6 +51,22 @@ def test_public_names() -> None:
         assert getattr(dither, name) is not None
     with pytest.raises(AttributeError, match="module 'dither' has no attribute 'nothing'"):
         _ = dither.nothing
+
+
+def public_names() -> Iterator[tuple[str, object]]:
+    """Yield what users of the subpackages type, but for constants and errors."""
+    for module in ("", *(f".{name}" for name in SUBPACKAGES)):
+        package = import_module(f"dither{module}")
+        for name in package.__all__:
+            value = getattr(package, name)
+            is_error = isinstance(value, type) and issubclass(value, BaseException)
+            if callable(value) and not is_error:
+                yield f"{package.__name__}.{name}", value
+
+
+@pytest.mark.parametrize(("name", "value"), [*public_names()])
+def test_every_public_name_has_an_example(name: str, value: object) -> None:
+    assert ">>>" in (inspect.getdoc(value) or "")
 
 
 def test_one_version() -> None:

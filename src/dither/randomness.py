@@ -70,8 +70,8 @@ class Source:
 
     Args:
         seed: None for bits from the operating system; an integer for tests and experiments,
-            where the same numbers are needed again. A seeded run is not private: whoever knows the
-            seed can subtract the noise.
+            where the same numbers are needed again. A seeded run is not private: anybody who knows
+            the seed can subtract the noise.
 
     Example:
         >>> import numpy as np

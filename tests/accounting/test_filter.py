@@ -239,7 +239,7 @@ def charge_the_previous(self: Filter, noise_multiplier: float, sample_rate: floa
 
 
 def fits_before(self: Filter, spent: FloatArray) -> bool:
-    """Another: a step is admitted if there is room before it, not after it."""
+    """Another: a step is admitted if budget is left before it, not after it."""
     return bool((self._spent <= self._budgets).any())
 
 

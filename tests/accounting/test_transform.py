@@ -41,11 +41,11 @@ def true_log_moment(mu: float, q: float, theta: float, kind: Kind) -> mpmath.mpf
 
 def check_rounded_up(claimed: float, truth: mpmath.mpf, mu: float, q: float, theta: float) -> None:
     """Never below the truth, and above it by no more than twice what rounding up adds."""
-    room = min(float(truth), 1.0) * float(rounding(np.array(mu), theta))
-    room += 2e-20 * (1.0 + (theta + 1.0) * q)
+    slack = min(float(truth), 1.0) * float(rounding(np.array(mu), theta))
+    slack += 2e-20 * (1.0 + (theta + 1.0) * q)
     # An ulp of the result itself can be more than what is added.
     ulp = 1e-16 * float(truth)
-    assert -ulp <= float(mpmath.mpf(claimed) - truth) <= 2.0 * room + ulp
+    assert -ulp <= float(mpmath.mpf(claimed) - truth) <= 2.0 * slack + ulp
 
 
 def check_log_moment(mu: float, q: float, theta: float, kind: Kind) -> None:

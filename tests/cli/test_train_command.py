@@ -77,7 +77,7 @@ def table(
     columns: int = 3,
     classes: tuple[str, ...] = ("ant", "bee"),
 ) -> Path:
-    """Write records whose first column tells the class."""
+    """Write records whose first column gives the class."""
     values = np.random.default_rng(seed).normal(size=(records, columns)).round(4)
     lines = [",".join([*(f"c{k}" for k in range(columns)), "kind", "label"])]
     for k, row in enumerate(values.tolist()):

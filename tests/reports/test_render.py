@@ -12,9 +12,10 @@ from playwright.sync_api import Browser
 from tests.reports.run_directories import public, trained
 
 from dither.cli import main
-from dither.reports import RunReport, run_report, to_html, to_json, write_report
+from dither.reports import RunReport, run_report, write_report
 from dither.reports.charts import draw_svg
 from dither.reports.figures import BLUE, ORANGE
+from dither.reports.render import to_html, to_json
 
 EVIL = "<script>alert('x')</script>&\"'"
 _VOID = {"meta"}

@@ -13,7 +13,8 @@ from tests.training.loops import RECORDS, data, model, noisy_plan
 
 import dither
 from dither.ledger import Ledger
-from dither.reports import run_report, statement, to_html, to_json
+from dither.reports import run_report, statement
+from dither.reports.render import to_html, to_json
 from dither.reports.text import headline
 from dither.schedules import AdaGradNorm
 from dither.training.statement import paragraphs

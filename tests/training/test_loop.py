@@ -229,7 +229,7 @@ def test_the_papers_literal_rule_claims_nothing() -> None:
 
 
 class OneNumber(nn.Module):
-    """Gives one number a record, without a dimension for it, and what it was made from."""
+    """Gives one number per record, without a dimension for it, and what it was made from."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Records which calls of a forward pass bring parameters and records together.
 
-A :class:`Recorder` sees every PyTorch function that is called while it is active, whoever calls
-it: a layer, a function that borrows a layer's weight, a bare parameter. It follows which tensors
+A :class:`Recorder` sees every PyTorch function that is called while it is active, in a layer or
+elsewhere: functions that borrow a layer's weight, bare parameters. It follows which tensors
 come from the batch. A call that joins such a tensor with a parameter is a *use* and is noted with
 the edge of the graph at which its output's gradient will be computed; what is computed from
 parameters alone (a transposed weight, a slice of a position table) stands for its parameters.

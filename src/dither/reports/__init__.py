@@ -2,7 +2,7 @@
 
 Of the report, `text` has the sentences (the first paragraph: ``headline``), `document` the
 sections, `claim` the verdict, `odds` what ε means, `charts` the curves, `load` reads the run
-directory, and `render` writes HTML, markdown or JSON. The words of the privacy statement are in
+directory, and `render` writes HTML or JSON. The words of the privacy statement are in
 `dither.training.statement`.
 """
 
@@ -14,7 +14,7 @@ from dither.reports.figures import (
     theory_figure,
     training_figure,
 )
-from dither.reports.render import to_html, to_json, write_report
+from dither.reports.render import write_report
 from dither.reports.report import RunReport, run_report
 from dither.training.statement import statement
 
@@ -27,8 +27,6 @@ __all__ = [
     "save_figure",
     "statement",
     "theory_figure",
-    "to_html",
-    "to_json",
     "training_figure",
     "write_report",
 ]

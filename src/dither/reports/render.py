@@ -17,11 +17,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def to_html(report: RunReport) -> str:
-    """Return the report as one HTML page without scripts and without external resources.
-
-    Example:
-        See `write_report`.
-    """
+    """Return the report as one HTML page without scripts and without external resources."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -45,11 +41,7 @@ def to_html(report: RunReport) -> str:
 
 
 def to_json(report: RunReport) -> str:
-    """Return the report as JSON; infinite numbers are null, and the verdict gives the reason.
-
-    Example:
-        See `write_report`.
-    """
+    """Return the report as JSON; infinite numbers are null, and the verdict gives the reason."""
     bound = report.claim.bound
     odds = None
     if bound is not None and report.claim.is_guarantee:

@@ -43,7 +43,14 @@ class RunReport:
         charts: the charts.
 
     Example:
-        See `run_report`.
+        >>> import tempfile, dither, torch
+        >>> run = dither.Run(tempfile.mkdtemp() + "/run1")
+        >>> plan = dither.plan(epsilon=2.0, delta=1e-3, dataset_size=50, batch_size=10, steps=3)
+        >>> data = torch.zeros(50, 3), torch.zeros(50, dtype=torch.int64)
+        >>> _ = dither.train(torch.nn.Linear(3, 2), data, plan, run=run, progress=False)
+        >>> report = run_report(run.directory)
+        >>> report.name, report.state, report.planned_steps, report.spent_steps
+        ('run1', 'ended', 3, 3)
     """
 
     name: str
@@ -88,7 +95,7 @@ def run_report(path: str | Path) -> RunReport:
         path: the run directory of ``dither train --run-dir`` or of `dither.train`.
 
     Returns:
-        A `RunReport`, for `to_html`, `to_json` or `write_report`.
+        A `RunReport`, for `write_report`.
 
     Example:
         >>> import tempfile, dither, torch

@@ -167,7 +167,7 @@ NOT_COVERED = (
     (
         "Other channels",
         "The data itself, releases that are not in the ledger, output of the caller's own code, "
-        "the time and memory of a step, and whoever controls the machine.",
+        "the time and memory of a step, and an attacker who controls the machine.",
     ),
     (
         "Changed files",
