@@ -149,7 +149,7 @@ def test_plans_that_react_are_attacked_in_training_too(
         (3.0, {"dataset_size": 2000, "batch_size": 200, "steps": 50}),
         pytest.param(
             1.0,
-            {"dataset_size": 2000, "batch_size": 200, "steps": 50},
+            {"dataset_size": 2000, "batch_size": 200, "steps": 100},
             marks=pytest.mark.evidence,
         ),
     ],

@@ -63,7 +63,7 @@ def test_ahead_of_uniform_and_matched_and_of_the_prototype(
     assert found["optimal"].noise_multipliers.min() >= 0.4
 
 
-LEVELS = 40  # equal noise is accounted once
+LEVELS = 20  # equal noise is accounted once
 
 
 @pytest.fixture(scope="module")

@@ -246,7 +246,8 @@ class PrivateMLPRegressor(_ModuleRegressor):
         >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 2))
         >>> y = X[:, 0] * X[:, 1]
         >>> model = PrivateMLPRegressor(
-        ...     epsilon=10.0, feature_bounds=(-1, 1), target_bounds=(-1, 1), random_state=0)
+        ...     epsilon=10.0, feature_bounds=(-1, 1), target_bounds=(-1, 1), steps=50,
+        ...     random_state=0)
         >>> model.fit(X, y).predict(X).shape
         (1000,)
     """

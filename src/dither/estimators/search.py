@@ -187,7 +187,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         >>> from sklearn.datasets import load_digits
         >>> from dither.estimators import PrivateLogisticRegression
         >>> X, y = load_digits(return_X_y=True)
-        >>> model = PrivateLogisticRegression(feature_bounds=(0, 16), classes=range(10))
+        >>> model = PrivateLogisticRegression(
+        ...     feature_bounds=(0, 16), classes=range(10), steps=50)
         >>> search = PrivateSearchCV(model, {"clip_norm": [0.1, 1.0]}, epsilon=3.0, random_state=0)
         >>> search.fit(X, y).privacy_.epsilon <= 3.0
         True
