@@ -69,7 +69,7 @@ def test_every_plan_keeps_its_promise(
     st.sampled_from(["matched", "optimal", GrowthBound(b0_squared=20.0, growth=0.5)]),
     st.sampled_from(["poisson", "fixed"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_every_plan_with_hundreds_of_noise_levels_keeps_its_promise(
     epsilon: float, delta: float, batch_size: int, steps: int, noise: Any, sampling: str
 ) -> None:
