@@ -164,6 +164,8 @@ def test_derived_bounds_are_those_of_the_data(digits: Table) -> None:
         ({"feature_bounds": 3}, "feature_bounds must be a pair"),
         ({"feature_bounds": (0, np.ones(3))}, "feature_bounds must be a pair"),
         ({"feature_bounds": (0, np.inf)}, "feature_bounds must be finite"),
+        ({"feature_bounds": [(0, 16)] * 64}, "by column name give a pair of Series"),
+        ({"feature_bounds": {"age": (0, 120)}}, "by column name give a pair of Series"),
         ({"feature_norm": 1.0}, "only one of feature_bounds and feature_norm"),
         ({"feature_bounds": ("0", "1")}, "feature_bounds must be a pair"),
         ({"feature_bounds": (1, 1)}, "must have lower below upper"),
@@ -206,6 +208,16 @@ def test_bad_data_is_refused_in_scikit_learns_words(digits: Table, tmp_path: Pat
     model.fit(X, y)
     with pytest.raises(ValueError, match="X has 3 features, but PrivateLogisticRegression is"):
         model.predict(X[:, :3])
+
+
+def test_unknown_labels_are_not_shown(digits: Table) -> None:
+    X, y = digits
+    labels = np.where(y == 3, "secret", "no")
+    with pytest.raises(ValueError, match="not in classes=") as caught:
+        PrivateLogisticRegression(feature_bounds=(0, 16), classes=["no", "yes"]).fit(X, labels)
+    assert str(caught.value) == (
+        "y has labels that are not in classes=['no', 'yes'] (y: str_, classes: str_)"
+    )
 
 
 def test_a_fit_is_in_the_ledger(digits: Table, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from torch import nn
 
 from dither.estimators import (
     PrivacyLeakWarning,
     PrivateClassifier,
+    PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
     PrivateRegressor,
@@ -33,6 +35,32 @@ def test_a_network_learns_classes(digits: Table) -> None:
     assert model.decision_function(X).shape == (len(X), 10)
     again = pickle.loads(pickle.dumps(model))  # noqa: S301 - our own bytes
     assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+class Keeps(nn.Linear):
+    """A module that stores its inputs in an attribute."""
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        self.seen = inputs[0].detach()
+        return super().forward(*inputs)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        PrivateLogisticRegression(feature_bounds=(0, 1), classes=[0, 1], steps=20),
+        PrivateMLPClassifier((4,), feature_bounds=(0, 1), classes=[0, 1], steps=5),
+        PrivateClassifier(Keeps, classes=[0, 1], steps=5),
+    ],
+)
+def test_a_saved_estimator_holds_no_records(model: Any) -> None:
+    X = np.random.default_rng(0).uniform(0.1, 0.9, (200, 3))
+    fitted = clone(model).fit(X, X[:, 0] > 0.5)
+    saved = pickle.dumps(fitted)
+    scaled = fitted._scaling.scale(X)
+    rows = [row.tobytes() for table in (X, scaled) for row in table]
+    assert not any(row in saved for row in rows)
+    assert any(row in pickle.dumps((saved, X)) for row in rows)
 
 
 def test_a_network_learns_numbers(lengths: Table) -> None:
