@@ -28,7 +28,7 @@ import dither
 from dither import Plan
 from dither.noise import GrowthBound
 from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
-from dither.training import Private
+from dither.training import Private, StepError
 
 
 def test_model_and_optimizer_are_the_objects_that_were_given() -> None:
@@ -66,6 +66,26 @@ def test_learning_rates_follow_the_plan_group_by_group() -> None:
     take_steps(run)
     assert seen == [[0.5, 2.0], [0.25, 1.0], [0.125, 0.5]]
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 2.0]
+
+
+class CallsSuper(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def test_an_optimizer_that_calls_super_steps_once() -> None:
+    trained = []
+    for kind in (torch.optim.SGD, CallsSuper):  # the first makes torch call hooks in super().step()
+        made = model()
+        run = dither.make_private(
+            made, kind(made.parameters(), lr=0.5), noisy_plan(), data(), seed=9
+        )
+        trained.append(take_steps(run))
+        assert run.optimizer.param_groups[0]["lr"] == 0.5
+        made(data()[0]).sum().backward()
+        with pytest.raises(StepError, match="without private.backward"):
+            run.optimizer.step()
+    assert torch.equal(*trained)
 
 
 @pytest.mark.filterwarnings("ignore:the dataset has another number of records")

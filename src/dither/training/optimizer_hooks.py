@@ -47,6 +47,7 @@ class OptimizerHooks:
         check_trainable(model)
         self._check_parameters(InvalidValueError)
         self.rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        self._depth = 0  # torch calls the hooks again for the super().step() of a subclass
         self._optimizer.__dict__[_BUSY] = True
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._before),
@@ -66,6 +67,10 @@ class OptimizerHooks:
                 f"the learning rate was changed from {then} to {rates}, but the plan owns it: give "
                 "the schedule to dither.plan(stepsizes=...), and leave lr alone"
             )
+
+    def begin_step(self) -> None:
+        """Expect the release of a new batch, whatever became of the last step."""
+        self._depth = 0
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -97,12 +102,19 @@ class OptimizerHooks:
                 "optimizer.step was called with a closure, which would compute gradients without "
                 "noise: call private.backward(losses), then optimizer.step() without arguments"
             )
+        if self._depth:
+            self._depth += 1
+            return
         self.check()
         factor = self._release()
+        self._depth = 1
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             _set_rate(group, rate * factor)
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._depth -= 1
+        if self._depth > 0:
+            return
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             _set_rate(group, rate)
 

@@ -250,9 +250,9 @@ class Private:
             if self._augmentation is not None:
                 batch, step.multiplicity = self._augmentation.apply(batch, step.records)
         self._randomness.begin("model", self.step)
-        z = self._state.noise_multiplier
-        if z is not None:
+        if (z := self._state.noise_multiplier) is not None:
             self._account.begin(self.step, z)
+        self._optimizer_hooks.begin_step()
         self._step = step
         self._record(step, step.records)
         return batch

@@ -220,6 +220,8 @@ class NoiseSchedule:
                 "the inner optimizer was stepped without noise: call step() of the DPOptimizer "
                 "that make_private returned"
             )
+        if self._learning_rates:  # torch calls hooks again for the super().step() of a subclass
+            return
         self._learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
         for group, own in zip(optimizer.param_groups, self._learning_rates, strict=True):
             _set_learning_rate(group, own * self._stepsize)
@@ -228,9 +230,9 @@ class NoiseSchedule:
                     parameter.grad = None
 
     def _restore_learning_rates(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for group, own in zip(optimizer.param_groups, self._learning_rates, strict=True):
+        for group, own in zip(optimizer.param_groups, self._learning_rates, strict=False):
             _set_learning_rate(group, own)
-        self._stepsize = None
+        self._learning_rates, self._stepsize = [], None
 
 
 class _CountingSampler(UniformWithReplacementSampler):
