@@ -105,9 +105,13 @@ class PrivacyBound:
     unit: str = "record"
     is_upper_bound: bool = True
 
+    @property
+    def adjacency_text(self) -> str:
+        """How neighbouring datasets differ, in words."""
+        return f"adjacency: {_ADJACENCIES[self.adjacency]} {self.unit}"
+
     def __str__(self) -> str:
-        adjacency = f"adjacency: {_ADJACENCIES[self.adjacency]} {self.unit}"
-        how = f"({self.accountant} accountant, {self.sampling} sampling; {adjacency})"
+        how = f"({self.accountant} accountant, {self.sampling} sampling; {self.adjacency_text})"
         if not self.is_upper_bound:
             return f"about ε = {self.epsilon:.4g} at δ = {self.delta:.3g}: no proof {how}"
         claim = f"(ε = {rounded(self.epsilon, 4)}, δ = {rounded(self.delta, 3)})"

@@ -18,7 +18,7 @@ from dither.planning.serialization import from_json_value
 from dither.training.history import Row
 from dither.training.loop import REACTIVE_PLAN
 from dither.training.run_directory import ABOUT, CANARIES
-from dither.types import PrivacyBound
+from dither.types import PrivacyBound, adjacency_of
 from dither.validate import InvalidValueError
 
 RESULT, PLAN, HISTORY, AUDITS = "result.json", "plan.json", "history.jsonl", "audit.json"
@@ -325,7 +325,7 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
     """Return the cost of a run so far and of its full plan, at its plan's δ."""
     entry = run.entry
     if math.isinf(entry.epsilon) or entry.delta == 0.0:
-        adjacency = "replace-one" if entry.sampling == "fixed" else "add-remove"
+        adjacency = adjacency_of(entry.sampling)
         infinite = PrivacyBound(
             math.inf, entry.delta, "none", entry.sampling, adjacency, is_upper_bound=False
         )

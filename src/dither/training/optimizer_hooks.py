@@ -109,14 +109,14 @@ class OptimizerHooks:
         factor = self._release()
         self._depth = 1
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
-            _set_rate(group, rate * factor)
+            set_learning_rate(group, rate * factor)
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._depth -= 1
         if self._depth > 0:
             return
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
-            _set_rate(group, rate)
+            set_learning_rate(group, rate)
 
 
 def check_trainable(model: nn.Module) -> None:
@@ -150,7 +150,8 @@ def _has_scheduler(optimizer: Optimizer) -> bool:
     return any("initial_lr" in group for group in optimizer.param_groups)
 
 
-def _set_rate(group: dict[str, Any], rate: float) -> None:
+def set_learning_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of a group of parameters, in place if it is a tensor."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
     else:

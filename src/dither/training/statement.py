@@ -11,11 +11,6 @@ from dither.training.loop import TrainResult
 from dither.training.private import Private
 from dither.types import PrivacyBound, SpentSoFar, rounded
 
-_ADJACENCIES = {
-    "add-remove": "adjacency: add or remove one record",
-    "replace-one": "adjacency: replace one record",
-}
-
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -120,7 +115,7 @@ def guarantee(facts: RunFacts, condition: str = "") -> str:
         return f"NOT PROVEN: {bound}."
     epsilon, delta = rounded(bound.epsilon, 4), rounded(bound.delta, 3)
     the = "the" if condition else "The"
-    how = f"({_ADJACENCIES[bound.adjacency]}; {bound.accountant} accountant)"
+    how = f"({bound.adjacency_text}; {bound.accountant} accountant)"
     if isinstance(bound, SpentSoFar):
         return (
             f"{condition}{the} models so far are (ε = {epsilon}, δ = {delta})-differentially "

@@ -6,7 +6,6 @@ from typing import Any, final
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DPOptimizer
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -15,6 +14,7 @@ from dither.integrations.opacus.accountant import check_one_batch
 from dither.planning import Plan, ReactivePlan
 from dither.training import StepError
 from dither.training.distributed import check_single_process
+from dither.training.optimizer_hooks import set_learning_rate
 from dither.types import PrivacyBound
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -224,14 +224,14 @@ class NoiseSchedule:
             return
         self._learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
         for group, own in zip(optimizer.param_groups, self._learning_rates, strict=True):
-            _set_learning_rate(group, own * self._stepsize)
+            set_learning_rate(group, own * self._stepsize)
             for parameter in group["params"]:
                 if not parameter.requires_grad:  # Opacus adds no noise to its gradient
                     parameter.grad = None
 
     def _restore_learning_rates(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for group, own in zip(optimizer.param_groups, self._learning_rates, strict=False):
-            _set_learning_rate(group, own)
+            set_learning_rate(group, own)
         self._learning_rates, self._stepsize = [], None
 
 
@@ -269,10 +269,3 @@ def _sampler_of(data_loader: object) -> Any:
             "empty batch lets one record change the sum by twice the clip norm"
         )
     return sampler
-
-
-def _set_learning_rate(group: dict[str, Any], value: float) -> None:
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(value)
-    else:
-        group["lr"] = value
