@@ -15,7 +15,10 @@ proof true for floating-point ones:
   of its records, so that a record can change it by slightly more than the clip norm. The noise is
   made wider by `margin`: a thousandth, and a float32 roundoff for every record. That is several
   times what was measured on records whose gradients all point the same way, where rounding is
-  worst, up to 65,536 records; it also covers norms that are right to five digits.
+  worst, up to 65,536 records; it also covers norms that are right to five digits. All that is used
+  of clipping is that no record contributes more than the clip norm and that sums are taken with
+  factors of at most 1, which holds for automatic clipping as well as for flat clipping: see
+  `dither.clipping.clip.Clip`. There every record is as long as one that flat clipping shortens.
 """
 
 import math

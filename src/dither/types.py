@@ -10,6 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
 
+CLIPPINGS = ("flat", "automatic")
+"""Ways to clip a gradient: shorten it if it is too long, or scale it to the clip norm anyway."""
+
 
 @runtime_checkable
 class Schedule(Protocol):

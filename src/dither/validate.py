@@ -22,7 +22,7 @@ from typing import SupportsInt, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dither.types import FloatArray
+from dither.types import CLIPPINGS, FloatArray
 
 Kind = TypeVar("Kind")
 
@@ -46,6 +46,17 @@ def positive(**argument: object) -> float:
     if not SMALLEST <= number <= LARGEST:
         raise InvalidValueError(f"{name} must be between 1e-50 and 1e50, got {value!r}")
     return number
+
+
+def clipping(*, clip_norm: object, clipping: object) -> tuple[float, str]:
+    """Return a clip norm, which may be infinite for flat clipping, and the way of clipping."""
+    choice(CLIPPINGS, clipping=clipping)
+    if clip_norm == math.inf and clipping != "flat":
+        raise InvalidValueError(
+            f"clip_norm must be finite where clipping is {clipping!r}, got {clip_norm!r}"
+        )
+    norm = math.inf if clip_norm == math.inf else positive(clip_norm=clip_norm)
+    return norm, str(clipping)
 
 
 def nonnegative(**argument: object) -> float:

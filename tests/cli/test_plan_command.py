@@ -20,6 +20,7 @@ def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_plan_compares_saves_and_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     saved, picture = tmp_path / "plan.json", tmp_path / "plan.png"
     argv = ["plan", *QUICK, "--save", str(saved), "--plot", str(picture), "--noise", "matched"]
+    argv += ["--clipping", "automatic"]
     out = run(argv, capsys)
     assert "relative to uniform" in out
     assert "matched plan" in out
@@ -34,6 +35,7 @@ def test_plan_compares_saves_and_draws(capsys: pytest.CaptureFixture[str], tmp_p
         steps=60,
         stepsizes=dither.schedules.parse(QUICK[-1]),
         noise="matched",
+        clipping="automatic",
     )
     assert made == expected
     account = run(["account", str(saved)], capsys)

@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from dither.clipping import ClippedSum, FallbackWarning, clipped_sum, engine
 from dither.clipping.batch import forward, map_tensors, slice_rows, tensors
+from dither.clipping.clip import Clip
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.validate import InvalidValueError
 
@@ -96,13 +97,19 @@ def in_a_loop(
         hooks.begin(recording)
         found = losses()
         hooks.begin(None)
-        return engine.clip_recording(recording, found, clip_norm)
+        return engine.clip_recording(recording, found, Clip(clip_norm))
     finally:
         hooks.remove()
 
 
 def by_loop(
-    model: nn.Module, loss: Any, inputs: Any, targets: Any, clip_norm: float, records: int
+    model: nn.Module,
+    loss: Any,
+    inputs: Any,
+    targets: Any,
+    clip_norm: float,
+    records: int,
+    clipping: str = "flat",
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The definition: every record alone through plain autograd, clipped, added up."""
     return by_losses(
@@ -112,11 +119,16 @@ def by_loop(
         ),
         clip_norm,
         records,
+        clipping,
     )
 
 
 def by_losses(
-    model: nn.Module, losses: Callable[[slice], Tensor], clip_norm: float, records: int
+    model: nn.Module,
+    losses: Callable[[slice], Tensor],
+    clip_norm: float,
+    records: int,
+    clipping: str = "flat",
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The same for losses that are a function of the chosen record."""
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -134,6 +146,8 @@ def by_losses(
         norm = torch.stack([g.double().norm() for g in gradients]).norm()
         norms.append(norm)
         factor = min(1.0, clip_norm / float(norm)) if float(norm) else 1.0
+        if clipping == "automatic":
+            factor = clip_norm / (float(norm) + 0.01)
         for name, gradient in zip(parameters, gradients, strict=True):
             sums[name] += factor * gradient.double()
     return sums, torch.stack(norms)
@@ -167,7 +181,7 @@ def assert_right(
     before: Any = None,
     **settings: Any,
 ) -> ClippedSum:
-    """Compare the fast engine and the reference with a loop, in float64 and in float32.
+    """Compare the fast engine and the reference with a loop, in both types and ways of clipping.
 
     Args:
         model: the model; a copy is used.
@@ -185,6 +199,7 @@ def assert_right(
     _, norms = by_loop(exact, loss, inputs_in_float64, targets, float("inf"), records)
     clip_norm = float(norms.median()) or 1.0
     expected, norms = by_loop(exact, loss, inputs_in_float64, targets, clip_norm, records)
+    scaled, _ = by_loop(exact, loss, inputs_in_float64, targets, clip_norm, records, "automatic")
     for dtype, tolerance in TOLERANCES.items():
         own = deepcopy(model).to(dtype)
         batch = cast(inputs, dtype)
@@ -199,6 +214,10 @@ def assert_right(
                 )
             assert distance(total.gradients, expected) < tolerance, (kind, dtype)
             assert bool(((total.norms.double() - norms).abs() <= tolerance * norms).all())
+            how: Any = {"clip_norm": clip_norm, "clipping": "automatic", "engine": kind}
+            with watched():
+                again = clipped_sum(own, loss, batch, targets, **how, **settings)
+            assert distance(again.gradients, scaled) < tolerance, (kind, dtype, "automatic")
             assert not seen.others, seen.others
             if kind == "fast":
                 assert (fallback is None) == (not seen.fallbacks), seen.fallbacks

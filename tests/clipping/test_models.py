@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils import rnn
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
-from dither.clipping.clip import clip
+from dither.clipping.clip import sum_clipped
 
 torch.manual_seed(0)
 VECTORS = torch.randn(6, 4)
@@ -68,7 +68,8 @@ def test_models_without_a_fallback(
 )
 def test_the_comparison_finds_wrong_sums(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "dither.clipping.engine.clip", lambda parts, clip_norm: wrong(*clip(parts, clip_norm))
+        "dither.clipping.engine.sum_clipped",
+        lambda parts, clip: wrong(*sum_clipped(parts, clip)),
     )
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     with pytest.raises(AssertionError):

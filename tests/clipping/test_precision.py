@@ -11,7 +11,7 @@ from tests.clipping.comparing import cross_entropy
 from torch import Tensor, nn
 
 from dither.clipping import clipped_sum
-from dither.clipping.clip import full_precision
+from dither.clipping.clip import Clip, full_precision
 from dither.clipping.linear import DenseRows, linear_clipped_sum
 
 PLACES = {"fast": "engine", "reference": "functional"}
@@ -67,7 +67,7 @@ def test_sums_of_linear_models_are_those_of_full_precision() -> None:
 
     def total() -> Tensor:
         return linear_clipped_sum(
-            rows, weight, lambda scores, records: fixed[records], np.arange(512), 1.0
+            rows, weight, lambda scores, records: fixed[records], np.arange(512), Clip(1.0)
         ).gradients["weight"]
 
     coarsely = total()

@@ -224,6 +224,11 @@ def test_a_batch_size_that_does_not_divide_the_records_is_drawn_less_often() -> 
 def test_plans_that_opacus_cannot_follow_are_refused() -> None:
     sizes: dict[str, Any] = {"dataset_size": 60, "batch_size": 10}
     fixed = dither.Plan.from_noise_multipliers([2.0] * 3, delta=DELTA, sampling="fixed", **sizes)
+    automatic = dither.Plan.from_noise_multipliers(
+        [2.0] * 3, delta=DELTA, clipping="automatic", **sizes
+    )
+    with pytest.raises(ValueError, match="plan must have clipping 'flat', got 'automatic'"):
+        NoiseSchedule(automatic)
     with pytest.raises(ValueError, match="plan must have sampling 'poisson', got 'fixed'"):
         NoiseSchedule(fixed)
     with pytest.raises(ValueError, match="plan must have noise in every step"):

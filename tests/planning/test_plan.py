@@ -145,6 +145,7 @@ def test_the_fingerprint_sees_everything(made: Plan) -> None:
     changes: list[dict[str, Any]] = [
         {"delta": 2e-5},
         {"clip_norm": 2.0},
+        {"clipping": "automatic"},
         {"batch_size": 512, "dataset_size": 120_000},
         {"stepsizes": Constant(1.0)},
         {"sampling": "fixed"},
@@ -161,7 +162,51 @@ def test_the_fingerprint_sees_everything(made: Plan) -> None:
         }
         z = setting.pop("noise_multipliers")
         seen.add(Plan.from_noise_multipliers(z, **setting).fingerprint)
-    assert len(seen) == 7
+    assert len(seen) == 8
+
+
+def test_automatic_clipping_costs_the_same_and_is_saved(made: Plan) -> None:
+    automatic = replace(made, clipping="automatic")
+    assert automatic.bound == made.bound
+    assert automatic != made
+    assert json.loads(automatic.to_json())["clipping"] == "automatic"
+    again = Plan.from_json(automatic.to_json())
+    assert again == automatic
+    assert again.clipping == "automatic"
+    assert "clip norm 1, automatic clipping\n" in str(automatic)
+
+
+def test_a_flat_plan_is_saved_as_it_always_was(made: Plan) -> None:
+    """Fingerprints in ledgers and run directories stay what they are."""
+    assert made.clipping == "flat"
+    assert "clipping" not in json.loads(made.to_json())
+    assert "clipping" not in str(made)
+    fields = json.loads(replace(made, clipping="automatic").to_json())
+    del fields["clipping"]
+    with pytest.raises(ValueError, match="plan must be unchanged since it was saved"):
+        Plan.from_json(json.dumps(fields))
+
+
+@pytest.mark.parametrize("clipping", ["per_layer", None, "Automatic"])
+def test_other_ways_of_clipping_are_refused(clipping: Any) -> None:
+    sizes: dict[str, Any] = {"dataset_size": 100, "batch_size": 10, "clipping": clipping}
+    message = f"clipping must be one of automatic, flat, got {clipping!r}"
+    with pytest.raises(ValueError, match=message):
+        Plan.from_noise_multipliers([1.0], delta=1e-3, **sizes)
+    with pytest.raises(ValueError, match=message):
+        Plan.unsafe_without_noise(steps=1, **sizes)
+    with pytest.raises(ValueError, match=message):
+        dither.plan(epsilon=1.0, delta=1e-3, steps=1, **sizes)
+
+
+def test_automatic_clipping_needs_a_finite_clip_norm() -> None:
+    sizes: dict[str, Any] = {"steps": 1, "dataset_size": 100, "batch_size": 10}
+    with pytest.raises(ValueError, match="clip_norm must be finite where clipping is 'automatic'"):
+        Plan.unsafe_without_noise(clipping="automatic", **sizes)
+    plan = Plan.unsafe_without_noise(clipping="automatic", clip_norm=1.0, **sizes)
+    assert Plan.from_json(plan.to_json()) == plan
+    with pytest.raises(ValueError, match="clip_norm must be finite"):
+        replace(plan, clip_norm=math.inf)
 
 
 def test_a_damaged_file_is_refused(made: Plan) -> None:

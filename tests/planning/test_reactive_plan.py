@@ -260,6 +260,7 @@ def test_the_fingerprint_sees_everything(kind: str, request: pytest.FixtureReque
         {"steps": 61},
         {"clip_norm": 1.0 + 1e-15},
         {"clip_norm": math.inf},
+        {"clipping": "automatic"},
         {"dataset_size": 60_001},
         {"batch_size": 255},
         {"sampling": "full"},
@@ -299,6 +300,19 @@ def test_other_sizes_than_the_noise_was_accounted_for_are_refused(
     assert replace(fixed, clip_norm=2.0).bound == fixed.bound
     with pytest.raises(ValueError, match="must be (accounted with|of) the plan's own"):
         replace(fixed, **change)
+
+
+@pytest.mark.parametrize("noise", ["uniform", "filter"])
+def test_automatic_clipping_costs_the_same(noise: str) -> None:
+    flat, automatic = (
+        dither.plan(stepsizes=RULE, noise=noise, clipping=clipping, **SHORT)
+        for clipping in ("flat", "automatic")
+    )
+    assert (flat.clipping, automatic.clipping) == ("flat", "automatic")
+    assert automatic.bound == flat.bound
+    assert "clip norm 1, automatic clipping\n" in str(automatic)
+    with pytest.raises(ValueError, match="clipping must be one of automatic, flat"):
+        replace(flat, clipping="other")
 
 
 def test_a_raw_rule_or_other_sampling_does_not_keep_the_bound(following: ReactivePlan) -> None:

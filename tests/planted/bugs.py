@@ -77,17 +77,17 @@ def a_key_that_repeats(patch: Patch) -> None:
 
 
 def clipping_of_a_complete_microbatch(patch: Patch) -> None:
-    def wrong(contributions: Any, clip_norm: float) -> tuple[dict[str, Tensor], Tensor]:
-        sums, norms = clipping.clip(contributions, float("inf"))
+    def wrong(contributions: Any, clip: clipping.Clip) -> tuple[dict[str, Tensor], Tensor]:
+        sums, norms = clipping.sum_clipped(contributions, clipping.Clip(float("inf")))
         norm = torch.stack([each.norm() for each in sums.values()]).norm()
-        factor = float((clip_norm * max(len(norms), 1) / norm).clamp(max=1.0))
+        factor = float((clip.norm * max(len(norms), 1) / norm).clamp(max=1.0))
         return {name: each * factor for name, each in sums.items()}, norms
 
-    patch.setattr("dither.clipping.engine.clip", wrong)
+    patch.setattr("dither.clipping.engine.sum_clipped", wrong)
 
 
 def one_layer_unclipped(patch: Patch) -> None:
-    def wrong(contributions: Any, weights: Tensor) -> dict[str, Tensor]:
+    def wrong(contributions: Any, weights: Tensor, scale: float) -> dict[str, Tensor]:
         *others, last = contributions
         ones = torch.ones_like(weights)
         return {
@@ -180,12 +180,12 @@ def shuffled_batches(patch: Patch) -> None:
 
 
 def a_bad_record_wipes_the_batch(patch: Patch) -> None:
-    def wrong(contributions: Any, clip_norm: float) -> tuple[dict[str, Tensor], Tensor]:
-        sums, norms = clipping.clip(contributions, clip_norm)
+    def wrong(contributions: Any, clip: clipping.Clip) -> tuple[dict[str, Tensor], Tensor]:
+        sums, norms = clipping.sum_clipped(contributions, clip)
         kept = 1.0 if torch.isfinite(norms).all() else 0.0
         return {name: each * kept for name, each in sums.items()}, norms
 
-    patch.setattr("dither.clipping.engine.clip", wrong)
+    patch.setattr("dither.clipping.engine.sum_clipped", wrong)
 
 
 def calibrated_to_the_wrong_side(patch: Patch) -> None:

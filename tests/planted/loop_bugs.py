@@ -19,10 +19,10 @@ Patch = pytest.MonkeyPatch
 
 
 def nothing_is_clipped(patch: Patch) -> None:
-    def wrong(contributions: Any, clip_norm: float) -> tuple[dict[str, Tensor], Tensor]:
-        return clipping.clip(contributions, math.inf)
+    def wrong(contributions: Any, clip: clipping.Clip) -> tuple[dict[str, Tensor], Tensor]:
+        return clipping.sum_clipped(contributions, clipping.Clip(math.inf))
 
-    patch.setattr("dither.clipping.engine.clip", wrong)
+    patch.setattr("dither.clipping.engine.sum_clipped", wrong)
 
 
 def no_noise(patch: Patch) -> None:
@@ -66,8 +66,9 @@ def the_same_masks_in_every_step(patch: Patch) -> None:
 
 
 def augmented_copies_as_records(patch: Patch) -> None:
-    def wrong(recording: Any, losses: Tensor, clip_norm: float, multiplicity: int = 1) -> Any:
-        return clip_recording(recording, losses / multiplicity, clip_norm / multiplicity)
+    def wrong(recording: Any, losses: Tensor, clip: clipping.Clip, multiplicity: int = 1) -> Any:
+        smaller = clipping.Clip(clip.norm / multiplicity, clip.mode)
+        return clip_recording(recording, losses / multiplicity, smaller)
 
     patch.setattr("dither.training.private.clip_recording", wrong)
 

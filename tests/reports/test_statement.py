@@ -53,6 +53,14 @@ def test_poisson_sampling() -> None:
     assert "SEEDED" not in text
 
 
+def test_automatic_clipping() -> None:
+    text = statement_of(run(replace(noisy_plan(clip_norm=0.5), clipping="automatic")))
+    assert (
+        "scales per-record gradients g by 0.5/(‖g‖ + 0.01), to an l2 norm below 0.5 (automatic "
+        "clipping), adds Gaussian noise to their sum and divides by 12."
+    ) in text
+
+
 def test_fixed_size_sampling() -> None:
     text = statement_of(run(noisy_plan(sampling="fixed")))
     assert "adjacency: replace one record" in text

@@ -1,6 +1,7 @@
 """Training of linear models: plain descent without noise, the right noise, and its cost."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import dither
 from dither import Plan
+from dither.clipping.clip import Clip
 from dither.clipping.linear import DenseRows
 from dither.ledger import Ledger
 from dither.progress import Progress
@@ -117,6 +119,24 @@ def test_moments_are_near_the_truth_where_noise_is_small() -> None:
     )  # four standard deviations
 
 
+def test_automatic_clipping_scales_every_record() -> None:
+    """Of gradients alone: means that are released to standardize records are bounded anyway."""
+    x = torch.randn(N, 3, dtype=torch.float64)
+    y = np.random.default_rng(0).normal(size=(N, 1))
+    plan = noiseless(1, clip_norm=0.3, clipping="automatic", stepsizes=[1.0])
+    result = train_linear(x, squared_logit_gradients(y), plan, outputs=1, momentum=0.0)
+    gradients = -np.hstack([x.numpy(), np.full((N, 1), 0.5)]) * y
+    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    expected = -(0.3 * gradients / (norms + 0.01)).sum(0) / N
+    np.testing.assert_allclose(result.model.weight.detach().numpy()[0], expected[:3], rtol=1e-9)
+    two = noiseless(2, clip_norm=0.3, clipping="automatic")
+    means = [
+        _moments(x / 9.0, _Steps(each, N, 1, None, Progress("", 2, shown=False)), 1)[0]
+        for each in (two, replace(two, clipping="flat"))
+    ]
+    assert torch.equal(*means)
+
+
 def test_every_step_has_the_plans_noise() -> None:
     plan = Plan.from_noise_multipliers(
         [2.0, 5.0], delta=1e-3, dataset_size=N, batch_size=10, clip_norm=0.3, stepsizes=[1.0, 0.5]
@@ -135,11 +155,9 @@ def test_batches_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     real = dither.clipping.linear.linear_clipped_sum
 
-    def counted(
-        rows: Any, weight: Any, logit_gradients: Any, records: Any, clip_norm: float
-    ) -> Any:
+    def counted(rows: Any, weight: Any, logit_gradients: Any, records: Any, clip: Clip) -> Any:
         sizes.append(len(records))
-        return real(rows, weight, logit_gradients, records, clip_norm)
+        return real(rows, weight, logit_gradients, records, clip)
 
     monkeypatch.setattr("dither.training.linear.linear_clipped_sum", counted)
     plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=1000, batch_size=100, steps=20)

@@ -134,7 +134,8 @@ def test_without_clipping_it_would_change_the_sum_by_much_more(
     from dither.clipping import clip
 
     monkeypatch.setattr(
-        "dither.clipping.engine.clip", lambda parts, clip_norm: clip.clip(parts, float("inf"))
+        "dither.clipping.engine.sum_clipped",
+        lambda parts, _: clip.sum_clipped(parts, clip.Clip(float("inf"))),
     )
     assert min(changes(plain)) > 10.0
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from dither import validate
-from dither.clipping import ClippedSum
+from dither.clipping.clip import STABILIZER, ClippedSum
 from dither.planning import Plan, ReactivePlan
 from dither.progress import Progress
 from dither.randomness import Source
@@ -40,7 +40,10 @@ Included = NDArray[np.bool_]
 
 _LARGEST = 700.0  # its exponential is a float
 _LONGER = 10.0
-"""A canary's gradient before clipping, in clip norms."""
+"""A canary's gradient before flat clipping, in clip norms."""
+
+_LONG = 1e6 * STABILIZER
+"""Its norm before automatic clipping, which scales it to all but a millionth of the clip norm."""
 
 _ROWS = 4096
 
@@ -203,6 +206,7 @@ def _run(
     """Return both attackers' scores after one training run."""
     C, q, m = plan.clip_norm, plan.sample_rate, plan.batch_size
     replaced = plan.sampling == "fixed"
+    length = _LONG if plan.clipping == "automatic" else _LONGER * C
     model = directions.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     (weight,) = model.parameters()
@@ -210,7 +214,7 @@ def _run(
     ratio = np.zeros(included.size)
     for batch in private.batches():
         for records, signs in private.microbatches(batch, _ROWS):
-            private.backward(private.model(records).squeeze(1) * signs * (-_LONGER * C))
+            private.backward(private.model(records).squeeze(1) * signs * -length)
         optimizer.step()
         assert weight.grad is not None  # noqa: S101 - it was just released
         x = directions.along(weight.grad) * (-m / C)

@@ -165,6 +165,7 @@ def _spent_plan(directory: Path, planned: "Plan") -> tuple["Plan", PrivacyBound]
         dataset_size=planned.dataset_size,
         batch_size=planned.batch_size,
         clip_norm=planned.clip_norm,
+        clipping=planned.clipping,
         stepsizes=planned.stepsizes[: spent.size] if spent.size <= planned.steps else None,
         sampling=planned.sampling,
     )

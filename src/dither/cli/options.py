@@ -33,6 +33,7 @@ REPORTS = (".html", ".json")
 
 FEWEST_CANARIES = 100
 CLIP_NORM_HELP = "largest norm of one record's gradient"
+CLIPPING_HELP = "shorten gradients that are too long (flat), or scale all of them (automatic)"
 BATCH_SIZE_HELP = "expected batch size, m"
 
 _CHECKS: dict[str, Callable[..., object]] = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dither.cli.options import (
     ACCOUNTANTS,
+    CLIPPING_HELP,
     NOISES,
     SAMPLINGS,
     add_schedule,
@@ -17,7 +18,7 @@ from dither.cli.options import (
     print_json,
     step_count,
 )
-from dither.types import rounded
+from dither.types import CLIPPINGS, rounded
 
 if TYPE_CHECKING:
     from dither.planning import Plan
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sizes(parser, dataset_size=60_000)
     add_schedule(parser, default_steps=5_000)
     parser.add_argument("--noise", choices=NOISES, default="optimal", help="the one to save")
+    parser.add_argument("--clipping", choices=CLIPPINGS, default="flat", help=CLIPPING_HELP)
     parser.add_argument("--sampling", choices=SAMPLINGS, default="poisson")
     parser.add_argument("--accountant", choices=ACCOUNTANTS, default="pld")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -64,6 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
                 batch_size=arguments.batch_size,
                 steps=steps,
                 clip_norm=arguments.clip_norm,
+                clipping=arguments.clipping,
                 stepsizes=schedule,
                 noise=name,
                 accountant=arguments.accountant,

@@ -281,9 +281,9 @@ def _saved_plan(plan: "Plan", directory: Path) -> "Plan":
     if not file.exists():
         return plan
     saved = type(plan).from_json(file.read_text(encoding="utf-8"))
+    names = ("steps", "dataset_size", "batch_size", "sampling", "clip_norm", "clipping")
     is_same = (
-        (saved.steps, saved.dataset_size, saved.batch_size, saved.sampling, saved.clip_norm)
-        == (plan.steps, plan.dataset_size, plan.batch_size, plan.sampling, plan.clip_norm)
+        all(getattr(saved, name) == getattr(plan, name) for name in names)
         and np.allclose(saved.noise_multipliers, plan.noise_multipliers, rtol=1e-5)
         and np.allclose(saved.stepsizes, plan.stepsizes, rtol=1e-9)
         and saved.bound.delta == plan.bound.delta

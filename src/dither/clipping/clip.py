@@ -1,5 +1,6 @@
 """From contributions to the clipped sum: norms, clip factors, weighted sums, in full precision."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dither import validate
 from dither.clipping.contributions import Contribution, unit_roundoff
 
 
@@ -36,34 +38,90 @@ class ClippedSum:
         return f"ClippedSum(gradients of {names}; {len(self.norms)} norms: sensitive)"
 
 
+STABILIZER = 0.01
+"""γ of automatic clipping, a public constant: the value of Bu et al. (2023).
+
+A gradient much longer than γ is scaled to almost the clip norm; one much shorter keeps its
+proportion to the others, so that noise in a vanishing gradient is not blown up to full length, and
+a gradient of zeros has a factor. The sensitivity does not depend on it.
+"""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """How per-record gradients are clipped: by which factor each is multiplied.
+
+    With C the norm and n an upper bound on the norm of a record's gradient, rounding included, the
+    factor is min(1, C/n) for "flat", and C/(n + γ) for "automatic". Either way a record contributes
+    at most C. The factor of "automatic" may exceed 1, up to C/γ, and a large input times a factor
+    above 1 could overflow although the gradient is small. So it is split: `factors` are at most 1,
+    and their sum is multiplied by `scale`, a power of two, which is exact. Whatever holds for the
+    rounding of a sum with factors of at most 1 then holds for both.
+
+    Attributes:
+        norm: C_G; infinite for the plain sum, with "flat" only.
+        mode: "flat" or "automatic".
+
+    Example:
+        >>> clip = Clip(2.0, "automatic")
+        >>> clip.scale * clip.factors(torch.tensor([0.0, 0.99, 1e6]).double())
+        tensor([2.0000e+02, 2.0000e+00, 2.0000e-06], dtype=torch.float64)
+    """
+
+    norm: float
+    mode: str = "flat"
+
+    def __post_init__(self) -> None:
+        """Check the norm and the mode."""
+        validate.clipping(clip_norm=self.norm, clipping=self.mode)
+
+    @property
+    def scale(self) -> float:
+        """The power of two by which a sum with `factors` is multiplied; at least C/γ, or 1."""
+        if self.mode == "flat":
+            return 1.0
+        above, below = math.frexp(self.norm)[1], math.frexp(STABILIZER)[1] - 1
+        return 2.0 ** max(0, above - below)  # C < 2^above, γ ≥ 2^below
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Return factors of at most 1, from upper bounds on norms."""
+        if self.mode == "flat":
+            return (self.norm / norms).clamp_(max=1.0)
+        return (self.norm / self.scale) / (norms + STABILIZER)
+
+
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-11}
 """A record whose squared norm may be off by more than this share is computed again in float64."""
 
 SMALLEST_FACTOR = 1e-30
-"""A clip factor below this would lose digits in float32: the record is computed in float64."""
+"""A factor below this would lose digits in float32: the record is computed in float64."""
 
 SMALLEST_CLIP_NORM = 1e-10
 """Below this, squares that are lost in float32 would matter: everything is done in float64."""
 
 
-def clip(
-    contributions: Mapping[str, Contribution], clip_norm: float
+def sum_clipped(
+    contributions: Mapping[str, Contribution], clip: Clip
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the sum of the clipped gradients by name, and every record's norm before clipping.
 
-    The clip factor of a record is ``clip_norm`` over its norm *plus* the bound on what rounding
-    hides of the norm. Where that bound is more than the tolerance of the type, as it is if large
-    terms cancel, or if the norm overflows, the record is computed again in float64, norm and sum.
-    A record whose gradient is not finite even then counts as zero.
+    The factor of a record is that of its norm *plus* the bound on what rounding hides of the
+    norm. Squares that vanish in float32 are in no such bound: they are far below every norm that
+    matters, the clip norm for flat clipping and γ for automatic clipping.
+
+    Where that bound is more than the tolerance of the type, as it is if large terms cancel, or if
+    the norm overflows, the record is computed again in float64, norm and sum. A record whose
+    gradient is not finite even then counts as zero.
     """
     squared, bound = _totals(contributions)
     tolerance = min(TOLERANCE[part.dtype] for part in contributions.values())
     ordinary = bound - (1.0 + tolerance) * squared <= 0.0  # NaN and ∞ − ∞ are not
-    ordinary &= clip_norm * bound.rsqrt() > SMALLEST_FACTOR
-    if clip_norm < SMALLEST_CLIP_NORM:
+    factors = clip.factors(bound.sqrt())
+    ordinary &= factors > SMALLEST_FACTOR
+    if clip.norm < SMALLEST_CLIP_NORM:
         ordinary = torch.zeros_like(ordinary)
     if ordinary.all():
-        return _sums(contributions, _weights(bound, clip_norm)), squared.sqrt_()
+        return _sums(contributions, factors, clip.scale), squared.sqrt_()
 
     norms = squared.sqrt()
     doubtful, ordinary = (~ordinary).nonzero().squeeze(1), ordinary.nonzero().squeeze(1)
@@ -73,10 +131,10 @@ def clip(
     norms[doubtful] = torch.where(finite, exact.clamp(min=0.0), torch.inf).sqrt()
 
     rest = {name: part.select(ordinary) for name, part in contributions.items()}
-    sums = _sums(rest, _weights(bound[ordinary], clip_norm))
+    sums = _sums(rest, factors[ordinary], clip.scale)
     good = finite.nonzero().squeeze(1)
     kept = {name: part.select(good) for name, part in again.items()}
-    more = _sums(kept, _weights(exact_bound[good], clip_norm))
+    more = _sums(kept, clip.factors(exact_bound[good].sqrt()), clip.scale)
     return {name: total + more[name].to(total.dtype) for name, total in sums.items()}, norms
 
 
@@ -90,18 +148,17 @@ def _totals(contributions: Mapping[str, Contribution]) -> tuple[Tensor, Tensor]:
     return squared, bound + torch.stack(hidden).sum(0) if hidden else bound
 
 
-def _weights(bound: Tensor, clip_norm: float) -> Tensor:
-    return (clip_norm * bound.rsqrt()).clamp_(max=1.0)
+def _sums(
+    contributions: Mapping[str, Contribution], factors: Tensor, scale: float
+) -> dict[str, Tensor]:
+    sums = {name: _sum(part, factors) for name, part in contributions.items()}
+    return sums if scale == 1.0 else {name: total * scale for name, total in sums.items()}
 
 
-def _sums(contributions: Mapping[str, Contribution], weights: Tensor) -> dict[str, Tensor]:
-    return {name: _sum(part, weights) for name, part in contributions.items()}
-
-
-def _sum(part: Contribution, weights: Tensor) -> Tensor:
+def _sum(part: Contribution, factors: Tensor) -> Tensor:
     if part.records == 0:
         return part.rows(0, 0).sum(0)
-    return part.weighted_sum(weights.to(part.dtype))
+    return part.weighted_sum(factors.to(part.dtype))
 
 
 _PRECISION_SETTINGS: dict[str, tuple[Any, ...]] = {

@@ -18,7 +18,7 @@ from dither.clipping.apply_rules import (
     unseen_parameters,
 )
 from dither.clipping.batch import accumulation_dtype
-from dither.clipping.clip import ClippedSum, clip, full_precision
+from dither.clipping.clip import Clip, ClippedSum, full_precision, sum_clipped
 from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord
 from dither.clipping.gradient_checks import check_own_rows, find_mismatches, gradients_of_half
 from dither.clipping.recorder import Recorder
@@ -41,14 +41,14 @@ class FallbackWarning(UserWarning):
 
 @torch.no_grad()
 def clip_recording(
-    recording: RecordedBatch, losses: Tensor, clip_norm: float, multiplicity: int = 1
+    recording: RecordedBatch, losses: Tensor, clip: Clip, multiplicity: int = 1
 ) -> ClippedSum:
     """Return the clipped sum of the gradients of losses that a recorded batch has led to.
 
     Args:
         recording: what the model has done.
         losses: one per row of the batch.
-        clip_norm: l2 bound on the gradient of a record.
+        clip: how the gradient of a record is clipped.
         multiplicity: augmentation multiplicity, the number of neighbouring rows that are of one
             record. Their mean gradient is clipped.
     """
@@ -67,7 +67,7 @@ def clip_recording(
             _warn_fallbacks(recording.cache, slow)
         if multiplicity > 1:
             parts = {name: part.merge(multiplicity) for name, part in parts.items()}
-        return _clip_and_sum(recorder, losses, parts, [*slow], clip_norm, multiplicity)
+        return _clip_and_sum(recorder, losses, parts, [*slow], clip, multiplicity)
 
 
 def _compute_contributions(
@@ -201,7 +201,7 @@ def _clip_and_sum(
     losses: Tensor,
     parts: dict[str, Contribution],
     slow: list[str],
-    clip_norm: float,
+    clip: Clip,
     multiplicity: int,
 ) -> ClippedSum:
     """Clip and add up, in chunks of records where some parameters are computed one by one."""
@@ -224,7 +224,7 @@ def _clip_and_sum(
                 recorder, single[start * multiplicity : stop * multiplicity], slow, multiplicity
             )
             chosen = chosen | rows
-        sums, norms = clip(chosen, clip_norm) if chosen else ({}, losses.new_zeros(stop - start))
+        sums, norms = sum_clipped(chosen, clip) if chosen else ({}, losses.new_zeros(stop - start))
         found.append(ClippedSum(_complete(sums, recorder.parameters), norms))
     total = join(found)
     if slow and records > 1 and bool(torch.isinf(total.norms).all()):

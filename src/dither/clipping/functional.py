@@ -4,7 +4,6 @@ The reference is slow and obvious: every record goes through the model alone, an
 clipped and added.
 """
 
-import math
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,11 +20,11 @@ from dither.clipping.batch import (
     slice_rows,
     trainable,
 )
-from dither.clipping.clip import ClippedSum, full_precision
+from dither.clipping.clip import Clip, ClippedSum, full_precision
 from dither.clipping.engine import clip_recording, join, zeros_for
 from dither.clipping.layers import check_layers
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
-from dither.validate import InvalidValueError, choice, count, instance, positive
+from dither.validate import InvalidValueError, choice, count, instance
 
 _caches: WeakKeyDictionary[nn.Module, CheckCache] = WeakKeyDictionary()
 
@@ -37,10 +36,14 @@ def clipped_sum(
     targets: Any,
     *,
     clip_norm: float,
+    clipping: str = "flat",
     engine: str = "fast",
     microbatch_size: int | None = None,
 ) -> ClippedSum:
-    """Return Σ_i g_i·min(1, clip_norm/‖g_i‖) over the records of a batch, and the norms ‖g_i‖.
+    """Return the sum of clipped per-record gradients g_i of a batch, and the norms ‖g_i‖.
+
+    Flat clipping is Σ_i g_i·min(1, clip_norm/‖g_i‖). Automatic clipping is
+    Σ_i g_i·clip_norm/(‖g_i‖ + 0.01), which gives every record about the same influence.
 
     The fast engine makes one forward pass and one backward pass to the outputs of the layers. The
     norms and the weighted sum come from inputs and output gradients, so that per-record
@@ -65,6 +68,7 @@ def clipped_sum(
         targets: what the loss compares with, or None.
         clip_norm: l2 bound on one record's gradient over all trainable parameters; ``math.inf``
             for the plain sum.
+        clipping: ``"flat"`` shortens longer gradients; ``"automatic"`` scales every gradient.
         engine: ``"fast"``, or ``"reference"`` for explicit gradients of single records.
         microbatch_size: compute the batch in microbatches of so many records, with the same result
             in less memory.
@@ -81,7 +85,7 @@ def clipped_sum(
         (tensor([[0.6000, 1.3000]]), tensor([5.0000, 0.5000]))
     """
     instance(nn.Module, model=model)
-    clip_norm = clip_norm if clip_norm == math.inf else positive(clip_norm=clip_norm)
+    clip = Clip(clip_norm, clipping)
     choice(("fast", "reference"), engine=engine)
     records = count_records(inputs=inputs)
     if targets is not None and count_records(targets=targets) != records:
@@ -95,7 +99,7 @@ def clipped_sum(
     if records == 0:
         return ClippedSum(zeros_for(trainable(model)), torch.zeros(0))
     if engine == "reference":
-        return reference(model, loss, inputs, targets, records, clip_norm)
+        return reference(model, loss, inputs, targets, records, clip)
     size = records if microbatch_size is None else count(microbatch_size=microbatch_size)
     cache = _caches.setdefault(model, CheckCache())
     found = []
@@ -112,14 +116,14 @@ def clipped_sum(
                 losses = loss(forward(model, part[0]), part[1])
             hooks.begin(None)  # recomputation in the backward pass is no call
             check_losses(losses, rows.stop - rows.start, "loss")
-            found.append(clip_recording(recording, losses, clip_norm))
+            found.append(clip_recording(recording, losses, clip))
     finally:
         hooks.remove()
     return join(found)
 
 
 def reference(
-    model: nn.Module, loss: Loss, inputs: Any, targets: Any, records: int, clip_norm: float
+    model: nn.Module, loss: Loss, inputs: Any, targets: Any, records: int, clip: Clip
 ) -> ClippedSum:
     """Return the clipped sum and the norms from explicit gradients of single records."""
     parameters = trainable(model)
@@ -133,10 +137,10 @@ def reference(
             is_finite = bool(torch.isfinite(norm))
             norms.append(norm if is_finite else torch.full_like(norm, torch.inf))
             for name, gradient in exact.items() if is_finite else ():
-                sums[name] += gradient * (clip_norm / norm).clamp(max=1.0)
+                sums[name] += gradient * clip.factors(norm)
     types = {name: accumulation_dtype(p.dtype) for name, p in parameters.items()}
     of_norms = torch.float64 if torch.float64 in types.values() else torch.float32
-    found = {name: total.to(types[name]) for name, total in sums.items()}
+    found = {name: (total * clip.scale).to(types[name]) for name, total in sums.items()}
     return ClippedSum(found, torch.stack(norms).to(of_norms))
 
 

@@ -13,10 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dither.clipping.clip import ClippedSum, full_precision
+from dither.clipping.clip import Clip, ClippedSum, full_precision
 
 _CHUNK = 4096
 """Rows that are summed in their own precision before they are added to a sum in float64."""
+
+_LOST = 1e-150
+"""More than the norm of any row whose squares vanish in float64: norms stay upper bounds."""
 
 LogitGradients = Callable[[Tensor, NDArray[np.int64]], Tensor]
 """From logits, rows × outputs, and the indices of their records to r, of the same shape."""
@@ -109,11 +112,11 @@ def linear_clipped_sum(
     weight: Tensor,
     logit_gradients: LogitGradients,
     records: NDArray[np.int64],
-    clip_norm: float,
+    clip: Clip,
 ) -> ClippedSum:
     """Return the sum of the clipped gradients of a linear model without autograd.
 
-    Guarantees: every record adds a gradient of norm at most ``clip_norm``, up to the rounding that
+    Guarantees: every record adds a gradient of norm at most ``clip.norm``, up to the rounding that
     `dither.release.margin` covers; one whose gradient is not finite adds nothing.
 
     Args:
@@ -121,7 +124,7 @@ def linear_clipped_sum(
         weight: W, columns × outputs.
         logit_gradients: r from logits, rows × outputs, and the indices of their records.
         records: ascending indices of the records that were drawn.
-        clip_norm: C_G.
+        clip: how the gradient of a record is clipped.
 
     Returns:
         A `ClippedSum` of one gradient, "weight", columns × outputs in float64.
@@ -129,7 +132,7 @@ def linear_clipped_sum(
     Example:
         >>> rows = DenseRows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
         >>> minus_one = lambda logits, records: -torch.ones_like(logits)
-        >>> total = linear_clipped_sum(rows, torch.zeros(2, 1), minus_one, np.arange(2), 1.0)
+        >>> total = linear_clipped_sum(rows, torch.zeros(2, 1), minus_one, np.arange(2), Clip(1.0))
         >>> total.gradients["weight"].T.round(decimals=4)
         tensor([[-0.9000, -1.2000]], dtype=torch.float64)
         >>> total.norms
@@ -142,14 +145,15 @@ def linear_clipped_sum(
         r = logit_gradients(rows.matmul(taken, weight), part)
         # In float64: squares of tiny numbers would vanish, and sums of many would stagnate.
         length = torch.linalg.vector_norm(r, dim=1, dtype=torch.float64)
-        norm = length * rows.norms[torch.from_numpy(part)]
+        norm = (length + _LOST) * (rows.norms[torch.from_numpy(part)] + _LOST)
         finite = torch.isfinite(norm)
-        factors = (clip_norm / norm).clamp_(max=1.0).to(r.dtype)
-        kept = torch.where(finite[:, None], r * factors[:, None], 0.0)
+        # A factor alone may be too small for float32 where its product with r is not.
+        scaled = (r.double() * clip.factors(norm)[:, None]).to(r.dtype)
+        kept = torch.where(finite[:, None], scaled, 0.0)
         with full_precision(kept.device.type):
             total += rows.transposed_matmul(taken, kept)
         norms.append(torch.where(finite, norm, torch.inf))
-    return ClippedSum({"weight": total}, torch.cat(norms))
+    return ClippedSum({"weight": total * clip.scale}, torch.cat(norms))
 
 
 def _chunks(records: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

@@ -43,6 +43,7 @@ class Plan:
         sampling: "poisson" or "fixed".
         delta: δ.
         accountant: which accountant proves the bound.
+        clipping: "flat" or "automatic"; see `dither.plan`.
         bound: the certified (ε, δ) of all steps.
 
     Example:
@@ -60,10 +61,12 @@ class Plan:
     sampling: str
     delta: float
     accountant: str
+    clipping: str = "flat"
     bound: PrivacyBound = field(init=False)
 
     def __post_init__(self) -> None:
         """Freeze the arrays for good, and account for them."""
+        validate.clipping(clip_norm=self.clip_norm, clipping=self.clipping)
         for name in ("stepsizes", "noise_multipliers"):
             frozen = np.frombuffer(np.asarray(getattr(self, name), np.float64).tobytes())
             object.__setattr__(self, name, frozen)
@@ -107,6 +110,7 @@ class Plan:
         dataset_size: int,
         batch_size: int,
         clip_norm: float = 1.0,
+        clipping: str = "flat",
         stepsizes: Schedule | ArrayLike | None = None,
         sampling: str = "poisson",
         accountant: str | None = None,
@@ -124,7 +128,8 @@ class Plan:
         eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, z.size)
         norm = validate.positive(clip_norm=clip_norm)
         delta = validate.probability(delta=delta)
-        return cls(eta, z, norm, n, m, sampling, delta, "pld" if accountant is None else accountant)
+        proved_by = "pld" if accountant is None else accountant
+        return cls(eta, z, norm, n, m, sampling, delta, proved_by, clipping)
 
     @classmethod
     def unsafe_without_noise(
@@ -134,10 +139,13 @@ class Plan:
         dataset_size: int,
         batch_size: int,
         clip_norm: float = math.inf,
+        clipping: str = "flat",
         stepsizes: Schedule | ArrayLike | None = None,
         sampling: str = "poisson",
     ) -> "Plan":
         """Return a plan without noise, for comparisons and tests: it claims ε = ∞.
+
+        Automatic clipping needs a finite ``clip_norm``.
 
         Example:
             >>> plain = Plan.unsafe_without_noise(steps=10, dataset_size=100, batch_size=10)
@@ -146,10 +154,10 @@ class Plan:
         """
         m, n = validate.batch_within(batch_size=batch_size, dataset_size=dataset_size)
         T = validate.step_count(steps=steps)
-        norm = clip_norm if clip_norm == math.inf else validate.positive(clip_norm=clip_norm)
+        norm, clipping = validate.clipping(clip_norm=clip_norm, clipping=clipping)
         validate.choice(accounting.SAMPLINGS, sampling=sampling)
         eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, T)
-        return cls(eta, np.zeros(T), norm, n, m, sampling, 0.0, "none")
+        return cls(eta, np.zeros(T), norm, n, m, sampling, 0.0, "none", clipping)
 
     def new_state(self) -> "FixedPlanState":
         """Return the state of a new run along this plan."""
@@ -224,7 +232,10 @@ class Plan:
         return hash(self.fingerprint)
 
     def _fields(self) -> dict[str, Any]:
+        # Left out if it is flat: plans that were saved before there was a choice stay the same.
+        clipping = {} if self.clipping == "flat" else {"clipping": self.clipping}
         return {
+            **clipping,
             "format": _FORMAT,
             "stepsizes": self.stepsizes.tolist(),
             "noise_multipliers": self.noise_multipliers.tolist(),
@@ -248,7 +259,7 @@ class Plan:
         """
         fields = parse_json(text)
         known = {*cls.unsafe_without_noise(steps=1, dataset_size=1, batch_size=1)._fields()}
-        if not isinstance(fields, dict) or {*fields} != {*known, "fingerprint"}:
+        if not isinstance(fields, dict) or {*fields} - {"clipping"} != {*known, "fingerprint"}:
             raise validate.InvalidValueError(
                 f"plan must have the fields {', '.join(sorted(known))} and fingerprint"
             )
@@ -263,6 +274,7 @@ class Plan:
         setting = {name: fields[name] for name in ("dataset_size", "batch_size", "sampling")}
         setting |= {
             "clip_norm": from_json_value(fields["clip_norm"]),
+            "clipping": fields.get("clipping", "flat"),
             "stepsizes": fields["stepsizes"],
         }
         z = validate.nonnegatives(noise_multipliers=fields["noise_multipliers"])
@@ -286,7 +298,7 @@ class Plan:
         head = (
             f"{self.steps:,} steps, {self.sampling} sampling of m = {self.batch_size:,} out of "
             f"n = {self.dataset_size:,} (q = {self.sample_rate:.6g}), "
-            f"clip norm {self.clip_norm:g}\n"
+            f"{clipping_text(self.clip_norm, self.clipping)}\n"
             f"step size   {eta[0]:.6g} first, {eta[-1]:.6g} last\n"
         )
         if math.isinf(self.bound.epsilon):
@@ -339,6 +351,11 @@ class FixedPlanState:
                 f"state must be a later one of the same run, got one of {len(spent)} other steps"
             )
         self.steps = len(spent)
+
+
+def clipping_text(clip_norm: float, clipping: str) -> str:
+    """Return the clip norm of a plan, and the way of clipping unless it is flat."""
+    return f"clip norm {clip_norm:g}" + ("" if clipping == "flat" else f", {clipping} clipping")
 
 
 def stepsizes_of(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:

@@ -32,6 +32,7 @@ def plan(
     steps: int | None = ...,
     epochs: float | None = ...,
     clip_norm: float = ...,
+    clipping: str = ...,
     stepsizes: Reactive,
     noise: Allocation | ArrayLike | str = ...,
     accountant: str | None = ...,
@@ -49,6 +50,7 @@ def plan(
     steps: int | None = ...,
     epochs: float | None = ...,
     clip_norm: float = ...,
+    clipping: str = ...,
     stepsizes: Schedule | ArrayLike = ...,
     noise: Allocation | ArrayLike | str = ...,
     accountant: str | None = ...,
@@ -65,6 +67,7 @@ def plan(
     steps: int | None = None,
     epochs: float | None = None,
     clip_norm: float = 1.0,
+    clipping: str = "flat",
     stepsizes: Schedule | Reactive | ArrayLike = Constant(1.0),  # noqa: B008 - a frozen value
     noise: Allocation | ArrayLike | str = "optimal",
     accountant: str | None = None,
@@ -83,6 +86,9 @@ def plan(
         steps: T; or
         epochs: T = ceil(epochs·n/m). Exactly one of the two.
         clip_norm: C_G, positive.
+        clipping: "flat" shortens per-record gradients that are longer than C_G; "automatic" scales
+            every one of them, g·C_G/(‖g‖ + 0.01), so that no gradient norm has to be guessed. A
+            record changes the sum by at most C_G either way, and ε is the same.
         stepsizes: a schedule, one step size per step, or a rule that reacts to what is released.
         noise: an allocation, one α per step, or "optimal", "matched", "uniform". For a rule that
             reacts: `GrowthBound`, "uniform" or one α per step, fixed in advance, or "filter", which
@@ -122,6 +128,7 @@ def plan(
         dataset_size=n,
         batch_size=m,
         clip_norm=validate.positive(clip_norm=clip_norm),
+        clipping=clipping,
         stepsizes=Constant(1.0) if isinstance(stepsizes, Reactive) else stepsizes,
         sampling=sampling,
     )

@@ -11,7 +11,7 @@ import numpy as np
 from dither import validate
 from dither.accounting.filter import BudgetExceededError, Filter, order_for
 from dither.accounting.pld import least_noise
-from dither.planning.fixed_plan import Plan
+from dither.planning.fixed_plan import Plan, clipping_text
 from dither.planning.serialization import fingerprint_of, to_json_value
 from dither.schedules.reactive import Growth, Reactive, UnsafeRawAdaGradNorm
 from dither.types import (
@@ -45,6 +45,7 @@ class ReactivePlan:
         bound: the certified (ε, δ) of the run, wherever it ends.
         scale: z_t/√b_t of noise that follows b_t.
         order: the Rényi order of its filter.
+        clipping: "flat" or "automatic"; see `dither.plan`.
 
     Example:
         >>> from dither.planning import plan
@@ -65,9 +66,11 @@ class ReactivePlan:
     bound: PrivacyBound
     scale: float = 0.0
     order: float = 0.0
+    clipping: str = "flat"
 
     def __post_init__(self) -> None:
         """Check that the bound belongs to this plan, also after ``dataclasses.replace``."""
+        validate.clipping(clip_norm=self.clip_norm, clipping=self.clipping)
         is_unsafe = isinstance(self.stepsizes, UnsafeRawAdaGradNorm)
         same_adjacency = self.bound.adjacency == adjacency_of(self.sampling)
         if not same_adjacency or (is_unsafe and math.isfinite(self.bound.epsilon)):
@@ -112,6 +115,8 @@ class ReactivePlan:
         rest = (self.steps, self.dataset_size, self.batch_size, self.sampling, self.order)
         fixed = None if self.noises is None else self.noises.fingerprint
         numbers = [to_json_value(self.clip_norm), self.scale, *rest]
+        if self.clipping != "flat":
+            numbers.append(self.clipping)
         return fingerprint_of(
             {"rule": repr(self.stepsizes), "noise": fixed, "of": numbers, **fields}
         )
@@ -138,7 +143,7 @@ class ReactivePlan:
         return (
             f"up to {self.steps:,} steps, {self.sampling} sampling of m = {self.batch_size:,} out "
             f"of n = {self.dataset_size:,} (q = {self.sample_rate:.6g}), "
-            f"clip norm {self.clip_norm:g}\n"
+            f"{clipping_text(self.clip_norm, self.clipping)}\n"
             f"step size   1/b_t, {self.stepsizes}\n"
             f"noise z     {noise}\n"
             f"privacy     {privacy}\n"
@@ -243,6 +248,7 @@ def with_fixed_noise(rule: Reactive, noises: Plan) -> ReactivePlan:
         noises.batch_size,
         noises.sampling,
         bound,
+        clipping=noises.clipping,
     )
 
 
@@ -272,6 +278,7 @@ def with_filter(rule: Reactive, shape: Plan, budget: Budget) -> ReactivePlan:
         full.bound,
         scale=_scale(full, np.sqrt(np.sqrt(rule.b0_squared + rule.nu * np.arange(T))), q),
         order=order,
+        clipping=shape.clipping,
     )
 
 

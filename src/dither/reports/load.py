@@ -67,6 +67,7 @@ class PlanFacts:
     clip_norm: float
     fingerprint: str
     text: str
+    clipping: str = "flat"
     has_noise: bool = True
     uses_raw_gradients: bool = False
     plan: Plan | None = None
@@ -226,11 +227,13 @@ def _plan(text: str) -> PlanFacts:
     found = json.loads(text)
     if found["format"] == REACTIVE_PLAN:
         extra = ("uses_raw_gradients", "text")
-        return PlanFacts(**{name: found[name] for name in (*names, *extra)})
+        clipping = found.get("clipping", "flat")
+        return PlanFacts(**{name: found[name] for name in (*names, *extra)}, clipping=clipping)
     plan = Plan.from_json(text)
     return PlanFacts(
         **{name: getattr(plan, name) for name in names},
         text=str(plan),
+        clipping=plan.clipping,
         has_noise=bool(plan.noise_multipliers.any()),
         plan=plan,
     )

@@ -161,6 +161,7 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         batch_size=plan.batch_size,
         sampling=plan.sampling,
         clip_norm=plan.clip_norm,
+        clipping=plan.clipping,
         fingerprint=plan.fingerprint if result is None else result.fingerprint,
         has_noise=plan.has_noise,
         uses_raw_gradients=plan.uses_raw_gradients,

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dither import validate
 from dither.clipping.batch import Loss
+from dither.clipping.clip import Clip
 from dither.clipping.linear import DenseRows, LogitGradients, Rows, SparseRows, linear_clipped_sum
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
@@ -166,7 +167,7 @@ class _Steps:
         self.noise_multiplier = self.stepsize = float("nan")
 
     def release(
-        self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients, clip_norm: float
+        self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients, clip: Clip
     ) -> Tensor:
         """Return what the next step releases; `stepsize` is then the step's."""
         t, z = self.state.steps, self.state.noise_multiplier
@@ -174,13 +175,13 @@ class _Steps:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
         self.account.begin(t, z)
         records = self._sampler.draw(len(rows), self._source.stream("sampling", t))
-        clipped = linear_clipped_sum(rows, weight, logit_gradients, records, clip_norm)
+        clipped = linear_clipped_sum(rows, weight, logit_gradients, records, clip)
         self.account.finish(t, z)
         self.state.spend()
         m = self.plan.batch_size
         released = release(
             clipped,
-            clip_norm=clip_norm,
+            clip_norm=clip.norm,
             noise_multiplier=z,
             batch_size=m,
             stream=self._source.stream("noise", t),
@@ -227,15 +228,15 @@ def _moments(features: Any, run: _Steps, steps: int) -> tuple[Tensor, float]:
 def _mean_of(rows: DenseRows, run: _Steps, steps: int) -> tuple[Tensor, float]:
     """Return the mean of rows as some steps release it, and the noise in each coordinate."""
     mean, total = torch.zeros(rows.columns, dtype=torch.float64), 0.0
-    start, longest = torch.zeros(rows.columns, 1, dtype=rows.values.dtype), math.sqrt(5.0)
+    start, clip = torch.zeros(rows.columns, 1, dtype=rows.values.dtype), Clip(math.sqrt(5.0))
     for _ in range(steps):
-        released = run.release(rows, start, lambda scores, _: torch.ones_like(scores), longest)
+        released = run.release(rows, start, lambda scores, _: torch.ones_like(scores), clip)
         z = run.noise_multiplier
         share = z**-2 if z > 0.0 else 1.0
         total += share
         mean += (released[:, 0] - mean) * (share / total)
     has_noise = run.noise_multiplier > 0.0
-    return mean, longest / run.plan.batch_size / math.sqrt(total) if has_noise else 0.0
+    return mean, clip.norm / run.plan.batch_size / math.sqrt(total) if has_noise else 0.0
 
 
 def _rows(features: Any, mean: Tensor, scale: float, constant: float) -> Rows:
@@ -260,9 +261,10 @@ def _descent(
 ) -> Iterator[Tensor]:
     """Take the steps that are left, from zero, and yield the average after each."""
     weight = torch.zeros(rows.columns, outputs, dtype=dtype)
+    clip = Clip(run.plan.clip_norm, run.plan.clipping)
     velocity, average = torch.zeros_like(weight), weight.clone()
     while run.state.noise_multiplier is not None:
-        released = run.release(rows, weight, logit_gradients, run.plan.clip_norm)
+        released = run.release(rows, weight, logit_gradients, clip)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
         weight -= run.stepsize * velocity
         average.lerp_(weight, weighting(run.state.steps, run.plan.steps))

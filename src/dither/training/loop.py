@@ -202,7 +202,15 @@ def _measure(
 def _plan_text(plan: Plan | ReactivePlan) -> str:
     if isinstance(plan, Plan):
         return plan.to_json()
-    names = ("steps", "dataset_size", "batch_size", "sampling", "clip_norm", "fingerprint")
+    names = (
+        "steps",
+        "dataset_size",
+        "batch_size",
+        "sampling",
+        "clip_norm",
+        "clipping",
+        "fingerprint",
+    )
     facts = {name: getattr(plan, name) for name in names}
     is_raw = isinstance(plan.stepsizes, UnsafeRawAdaGradNorm)
     return json.dumps(

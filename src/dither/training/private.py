@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.clipping import ClippedSum
 from dither.clipping.batch import check_losses, map_tensors, slice_rows, tensors, trainable
+from dither.clipping.clip import Clip, ClippedSum
 from dither.clipping.engine import clip_recording
 from dither.clipping.layers import check_layers
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
@@ -173,10 +173,10 @@ class Private:
                 " them again from private.model(inputs), with the records that were drawn last"
             )
         self._stop_recording()  # what is computed again in the backward pass is no call
-        clipped = clip_recording(recording, losses, self.plan.clip_norm, step.multiplicity)
+        clip = Clip(self.plan.clip_norm, self.plan.clipping)
+        clipped = clip_recording(recording, losses, clip, step.multiplicity)
         for name, part in clipped.gradients.items() if step.drawn else ():
-            total = step.sums.get(name)
-            step.sums[name] = part.double() if total is None else total.add_(part)
+            step.sums[name] = step.sums[name].add_(part) if name in step.sums else part.double()
         step.received += step.expected
         self._last_losses = ref(losses)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
+from dither.clipping.clip import STABILIZER
 from dither.planning import Plan, ReactivePlan
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.loop import TrainResult
@@ -24,6 +25,7 @@ class RunFacts:
         batch_size: m.
         sampling: "poisson" or "fixed".
         clip_norm: C_G.
+        clipping: "flat" or "automatic".
         fingerprint: of the plan.
         has_noise: whether noise was added.
         uses_raw_gradients: whether the step sizes depend on gradients without noise.
@@ -38,6 +40,7 @@ class RunFacts:
     batch_size: int
     sampling: str
     clip_norm: float
+    clipping: str
     fingerprint: str
     has_noise: bool
     uses_raw_gradients: bool
@@ -90,6 +93,7 @@ def _facts(result: TrainResult) -> RunFacts:
         batch_size=plan.batch_size,
         sampling=plan.sampling,
         clip_norm=plan.clip_norm,
+        clipping=plan.clipping,
         fingerprint=plan.fingerprint,
         has_noise=not isinstance(plan, Plan) or bool(plan.noise_multipliers.any()),
         uses_raw_gradients=isinstance(plan, ReactivePlan)
@@ -139,8 +143,14 @@ def _mechanism(facts: RunFacts) -> str:
     }[facts.sampling]
     if q == 1.0:
         sampling = "Full batch: each step uses all records."
-    has_clip_norm = math.isfinite(facts.clip_norm)
-    clips = f"clips per-record gradients to l2 norm {facts.clip_norm:g}, " if has_clip_norm else ""
+    clips, C = "", facts.clip_norm
+    if facts.clipping == "automatic":
+        clips = (
+            f"scales per-record gradients g by {C:g}/(‖g‖ + {STABILIZER:g}), to an l2 norm below "
+            f"{C:g} (automatic clipping), "
+        )
+    elif math.isfinite(C):
+        clips = f"clips per-record gradients to l2 norm {C:g}, "
     sums = "adds Gaussian noise to their sum" if facts.has_noise else "sums the gradients"
     return (
         f"Training: {facts.steps:,} steps. {sampling} Each step {clips}{sums} and divides by "

@@ -38,7 +38,7 @@ class NoiseSchedule:
     multiplies the plan's step sizes.
 
     Args:
-        plan: a `dither.Plan` with Poisson sampling.
+        plan: a `dither.Plan` with Poisson sampling and flat clipping.
 
     Example:
         >>> import dither
@@ -59,6 +59,11 @@ class NoiseSchedule:
             raise InvalidValueError(
                 f"plan must have sampling 'poisson', got {plan.sampling!r}: Opacus draws every "
                 "record independently"
+            )
+        if plan.clipping != "flat":
+            raise InvalidValueError(
+                f"plan must have clipping 'flat', got {plan.clipping!r}: the DPOptimizer of Opacus "
+                "shortens gradients that are longer than the clip norm, and no others"
             )
         if not plan.noise_multipliers.all():
             raise InvalidValueError("plan must have noise in every step, got one without")
