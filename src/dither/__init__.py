@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from dither.planning import Plan, plan
     from dither.training import Public, Run, train
     from dither.training.make_private import make_private
+    from dither.training.recipe import Recipe, recipe
     from dither.types import PrivacyBound
 
 __version__ = "0.1.0"
@@ -71,6 +72,7 @@ __all__ = [
     "Plan",
     "PrivacyBound",
     "Public",
+    "Recipe",
     "Run",
     "accounting",
     "audit",
@@ -84,6 +86,7 @@ __all__ = [
     "noise",
     "plan",
     "planning",
+    "recipe",
     "reports",
     "sampling",
     "schedules",
@@ -96,11 +99,13 @@ _PACKAGE_OF = {
     "Plan": "planning",
     "PrivacyBound": "types",
     "Public": "training",
+    "Recipe": "training",
     "Run": "training",
     "delta": "accounting",
     "epsilon": "accounting",
     "make_private": "training",
     "plan": "planning",
+    "recipe": "training",
     "train": "training",
 }
 

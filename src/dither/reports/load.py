@@ -16,8 +16,7 @@ from dither.ledger.state import RunState
 from dither.planning import Plan
 from dither.planning.serialization import from_json_value
 from dither.training.history import Row
-from dither.training.loop import REACTIVE_PLAN
-from dither.training.run_directory import ABOUT, CANARIES
+from dither.training.run_directory import ABOUT, CANARIES, REACTIVE_PLAN
 from dither.types import PrivacyBound, adjacency_of
 from dither.validate import InvalidValueError
 

@@ -62,6 +62,19 @@ def parse(schedule: str) -> ClosedForm:
     return kind(**given)
 
 
+def text_of(schedule: object) -> str | None:
+    """Return the text that `parse` reads as this schedule; None if there is none.
+
+    >>> text_of(Linear(1.0, 0.05))
+    'linear:start=1.0,end=0.05'
+    """
+    for name, kind in NAMES.items():
+        if type(schedule) is kind:
+            pairs = (f"{each.name}={getattr(schedule, each.name)!r}" for each in fields(kind))
+            return f"{name}:{','.join(pairs)}"
+    return None
+
+
 def parameters(name: str) -> str:
     """Return how the schedule of that name is written, for help texts."""
     shown = [

@@ -15,6 +15,7 @@ from dither.training.loop import TrainResult, train
 from dither.training.make_private import make_private
 from dither.training.models import MODELS
 from dither.training.private import Private
+from dither.training.recipe import Recipe, recipe
 from dither.training.run_directory import Run
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Private",
     "Public",
     "RankLostError",
+    "Recipe",
     "Row",
     "Run",
     "Shard",
@@ -30,6 +32,7 @@ __all__ = [
     "hinge_logit_gradients",
     "logistic_logit_gradients",
     "make_private",
+    "recipe",
     "softmax_logit_gradients",
     "squared_logit_gradients",
     "train",

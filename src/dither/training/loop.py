@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Unpack
 
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from dither import validate
-from dither.clipping.batch import Loss, trainable
+from dither.clipping.batch import Loss
 from dither.ledger import save_checkpoint
 from dither.planning import Plan, ReactivePlan
 from dither.planning.serialization import to_json_value
@@ -24,18 +24,11 @@ from dither.training.evaluation import Public, check_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import PerRecordLoss, find_loss
 from dither.training.make_private import make_private
-from dither.training.optimizer_hooks import check_trainable
-from dither.training.run_directory import Run, RunDirectory, restore
+from dither.training.recipe import Recipe
+from dither.training.resolve import resolve
+from dither.training.run_directory import REACTIVE_PLAN, Run, RunDirectory, restore
+from dither.training.settings import Settings
 from dither.types import PrivacyBound, rounded
-
-OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], Optimizer]] = {
-    "adam": lambda parameters: Adam(parameters, lr=1e-3),
-    "adamw": lambda parameters: AdamW(parameters, lr=1e-3),
-    "momentum": lambda parameters: SGD(parameters, lr=1.0, momentum=0.9),
-    "sgd": lambda parameters: SGD(parameters, lr=1.0),
-}
-REACTIVE_PLAN = "dither-reactive-plan-1"
-"""Format of plan.json for plans with reactive step sizes, which are described and not loaded."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +43,7 @@ class TrainResult:
         history: a `Row` every few steps.
         seed: None, or the seed of a run whose noise can be repeated.
         derived_from_private_data: what was computed from the private data and is treated as public.
+        recipe: the settings that dither has chosen, with reasons; None if a plan was given.
         metrics: the last metrics on public data.
 
     Example:
@@ -68,6 +62,7 @@ class TrainResult:
     history: tuple[Row, ...]
     seed: int | None
     derived_from_private_data: tuple[str, ...] = ()
+    recipe: Recipe | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -78,10 +73,10 @@ class TrainResult:
 def train(
     model: nn.Module,
     data: Any,
-    plan: Plan | ReactivePlan,
+    plan: Plan | ReactivePlan | Recipe | None = None,
     *,
     loss: str | Loss = "cross_entropy",
-    optimizer: str | Callable[[Iterable[Tensor]], Optimizer] | Optimizer = "sgd",
+    optimizer: str | Callable[[Iterable[Tensor]], Optimizer] | Optimizer | None = None,
     evaluate: Public | None = None,
     every: int = 20,
     run: Run | None = None,
@@ -91,8 +86,12 @@ def train(
     seed: int | None = None,
     workers: int = 0,
     augment: Augment | None = None,
+    **settings: Unpack[Settings],
 ) -> TrainResult:
-    """Train a model privately, from a plan and data of (inputs, …, targets).
+    """Train a model privately, from a budget or a plan, and data of (inputs, …, targets).
+
+    Without a plan, ``epsilon=`` is the one number to give: `dither.recipe` chooses the other
+    settings from public quantities.
 
     Guarantees: those of `make_private`, whose loop this is. Nothing about the private data is
     shown, logged or returned but what went through the noise; a model is measured on data that is
@@ -102,21 +101,27 @@ def train(
         model: any module that treats every record by itself; it is trained in place.
         data: tensors or arrays (inputs, …, targets), or a map-style dataset of such records. If
             the inputs are one dict, the model is called with its entries as keyword arguments.
-        plan: from `dither.plan`; it owns the learning rate.
+        plan: from `dither.plan`, which owns the learning rate, or from `dither.recipe`; None if
+            settings are given.
         loss: "cross_entropy", "binary_cross_entropy", "squared_error", or a function
             ``loss(outputs, targets)`` with one value per record.
-        optimizer: "sgd", "momentum", "adam" or "adamw", with lr 1 and 0.001 for the last two; a
-            function from parameters to an optimizer; or an optimizer. Its lr is multiplied by the
-            plan's step sizes.
+        optimizer: "sgd", "momentum", "adam" or "adamw", with the recipe's learning rate, or with a
+            plan lr 1 and 0.001 for the last two; a function from parameters to an optimizer; or an
+            optimizer. Its lr is multiplied by the plan's step sizes. None is the recipe's, or with
+            a plan "sgd".
         evaluate: `Public` data to measure on, or None.
         every: steps between two measurements; the last step is always measured.
         run: what to keep on disk, as `Run` describes; None keeps nothing.
-        averaging: "ema" or "tail" for an average of the iterates, None for the last.
+        averaging: "ema" or "tail" for an average of the iterates, "none" for the last. None is the
+            recipe's, or with a plan the last.
         progress: whether to show progress: a bar on a terminal, else a line now and then.
         microbatch_size: the most records to compute at once, which bounds the memory.
         seed: as `make_private` takes it.
         workers: as `make_private` takes it.
         augment: as `make_private` takes it.
+        settings: instead of a plan, what `dither.recipe` takes: ``epsilon``, and any setting that
+            it shall not choose. Without ``dataset_size`` the number of records in the data is
+            taken as public, and the privacy statement says so.
 
     Returns:
         A `TrainResult`.
@@ -124,10 +129,12 @@ def train(
     Example:
         >>> import dither, torch
         >>> x, y = torch.randn(100, 4), torch.randint(2, (100,))
+        >>> result = train(nn.Linear(4, 2), (x, y), epsilon=3.0, compute=500, progress=False)
+        >>> result.steps, result.bound.epsilon <= 3.0, result.recipe.optimizer
+        (8, True, 'momentum')
         >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
-        >>> result = train(nn.Linear(4, 2), (x, y), plan, progress=False)
-        >>> result.steps, result.bound.epsilon <= 3.0
-        (5, True)
+        >>> train(nn.Linear(4, 2), (x, y), plan, progress=False).steps
+        5
     """
     validate.instance(nn.Module, model=model)
     criterion, public = find_loss(loss), check_public(evaluate, data)
@@ -140,13 +147,16 @@ def train(
         lambda: None if run.directory is None else RunDirectory(run, run.directory)
     )
     directory = directory if group.is_rank_zero else None  # its errors are raised on all ranks
-    private = make_private(
-        model, _build_optimizer(optimizer, model), plan, data, seed=seed, workers=workers,
-        augment=augment,
-        ledger=run.ledger if directory is None else partial(directory.begin, _plan_text(plan)),
-        run_name=None if directory is None else directory.run,
+    by = resolve(
+        model, data, plan, settings,
+        optimizer=optimizer, averaging=averaging, ranks=group, directory=directory,
     )  # fmt: skip
-    average = Average(model, averaging, plan.steps)
+    begin = None if directory is None else partial(directory.begin, _plan_text(by.plan), by.recipe)
+    private = make_private(
+        model, by.optimizer, by.plan, data, seed=seed, workers=workers, augment=augment,
+        ledger=begin or run.ledger, run_name=None if directory is None else directory.run,
+    )  # fmt: skip
+    average = Average(model, by.averaging, by.plan.steps)
     saved = group.on_rank_zero(lambda: None if directory is None else directory.load())
     restore(private, average, saved)
     history = History(None if directory is None else directory.path, private.step)
@@ -180,11 +190,11 @@ def train(
     average.apply()
     result = TrainResult(
         model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
-        tuple((run if directory is None else directory).derived_from_private_data),
+        tuple((run if directory is None else directory).derived_from_private_data), by.recipe,
     )  # fmt: skip
     private.close()
     if directory is not None:
-        _save(result, directory, averaging)
+        _save(result, directory, by.averaging)
     return result
 
 
@@ -231,18 +241,3 @@ def _save(result: TrainResult, directory: RunDirectory, averaging: str | None) -
         "iterate_metrics": result.history[-1].iterate_metrics,
     }
     directory.write("result.json", json.dumps(finite(summary), indent=2, allow_nan=False))
-
-
-def _build_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
-    """Return an optimizer by its name, from a function, or as given."""
-    if isinstance(optimizer, Optimizer):
-        return optimizer
-    if isinstance(optimizer, str):
-        optimizer = OPTIMIZERS[validate.choice(OPTIMIZERS, optimizer=optimizer)]
-    if not callable(optimizer):
-        raise validate.InvalidTypeError(
-            "optimizer must be a name, an optimizer or a function that makes one, "
-            f"got {optimizer!r}"
-        )
-    check_trainable(model)
-    return cast(Optimizer, optimizer(trainable(model).values()))

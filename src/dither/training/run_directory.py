@@ -19,13 +19,19 @@ from dither.ledger import Ledger
 from dither.ledger.entries import new_name, now
 from dither.ledger.files import load_checkpoint, save_checkpoint, write_atomic
 from dither.ledger.ledger import FILE
+from dither.planning import Plan
 from dither.training.averaging import Average
 from dither.training.private import Private
+from dither.training.recipe import Recipe
 from dither.validate import InvalidValueError
 
 CHECKPOINT, ABOUT = "checkpoint.safetensors", "run.json"
+PLAN, RECIPE = "plan.json", "recipe.json"
 CANARIES = "canaries.json"
 """The canaries that an audit has put into the data; may be there before the run begins."""
+
+REACTIVE_PLAN = "dither-reactive-plan-1"
+"""Format of plan.json for plans with reactive step sizes, which are described and not loaded."""
 
 _FORMAT = "dither-run-1"
 
@@ -35,8 +41,8 @@ class Run:
     """What `train` keeps on disk: a run directory, a ledger, or both.
 
     Args:
-        directory: a new or empty directory for plan.json, checkpoints, history.jsonl, result.json,
-            model.safetensors and the ledger; None keeps no files but the ledger's.
+        directory: a new or empty directory for plan.json, recipe.json, checkpoints, history.jsonl,
+            result.json, model.safetensors and the ledger; None keeps no files but the ledger's.
         resume: continue the run in ``directory``, if there is one. Steps that were spent and lost
             stay spent, and the noise of the remaining steps is planned again.
         ledger: a `dither.ledger.Ledger` or its path, shared with other runs on the same data; None
@@ -127,8 +133,8 @@ class RunDirectory:
         """Whether there is a run to resume."""
         return (self.path / ABOUT).exists()
 
-    def begin(self, plan: str) -> Ledger:
-        """Write the plan and what is known of the run, and return the ledger."""
+    def begin(self, plan: str, recipe: Recipe | None) -> Ledger:
+        """Write the plan, its recipe and what is known of the run, and return the ledger."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.has_begun:
             self._is_new = False  # another process may have begun it meanwhile
@@ -139,7 +145,9 @@ class RunDirectory:
                 f"run directory must have its {ABOUT}, but {str(self.path)!r} has lost it: what "
                 "the run has spent is in its ledger"
             )
-        self.write("plan.json", plan)
+        self.write(PLAN, plan)
+        if recipe is not None:
+            self.write(RECIPE, recipe.to_json())
         # Before the run is registered: a run that dies in between is resumed by this name.
         about = {
             "format": _FORMAT,
@@ -197,6 +205,21 @@ class RunDirectory:
             return SavedRun(self.path, self.run)
         return SavedRun(self.path, self.run, *load_checkpoint(checkpoint))
 
+    def load_recipe(self) -> Recipe | None:
+        """Return the recipe of the run to resume, if it began with one."""
+        file = self.path / RECIPE
+        if not self.has_begun or not file.exists():
+            return None
+        return Recipe.from_json(file.read_text(encoding="utf-8"))
+
+    def load_plan(self) -> Plan | None:
+        """Return the plan of the run to resume; None if it has none that is fixed in advance."""
+        if not self.has_begun:
+            return None
+        text = (self.path / PLAN).read_text(encoding="utf-8")
+        is_fixed = json.loads(text).get("format") != REACTIVE_PLAN
+        return Plan.from_json(text) if is_fixed else None
+
     @contextmanager
     def cleanup(self, private: Private) -> Iterator[None]:
         """Remove the directory again if the run fails before anything was released."""
@@ -205,7 +228,7 @@ class RunDirectory:
         except Exception:  # raised again
             if self._is_new and private.step == 0:
                 private.close()
-                mine = ("plan.json", ABOUT, CHECKPOINT, CANARIES)
+                mine = (PLAN, RECIPE, ABOUT, CHECKPOINT, CANARIES)
                 own = (FILE, f"{FILE}.mark", f"{FILE}-wal", f"{FILE}-shm")
                 for name in (*mine, *(own if self._ledger is None else ())):
                     (self.path / name).unlink(missing_ok=True)
@@ -230,9 +253,9 @@ def check_directory(path: str | Path, *, resume: bool) -> Path:
     """Return a run directory, if it is new or empty, or has a run to resume."""
     directory = Path(path)
     is_taken = directory.is_file() or (directory.is_dir() and _names(directory) - {CANARIES})
-    if is_taken and not (resume and (directory / "plan.json").exists()):
+    if is_taken and not (resume and (directory / PLAN).exists()):
         also = (
-            "and it has no plan.json to resume from"
+            f"and it has no {PLAN} to resume from"
             if resume
             else "--resume continues it (in Python resume=True)"
         )

@@ -10,6 +10,7 @@ from dither.planning import Plan, ReactivePlan
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.loop import TrainResult
 from dither.training.private import Private
+from dither.training.recipe import Recipe
 from dither.types import PrivacyBound, SpentSoFar, rounded
 
 
@@ -31,6 +32,7 @@ class RunFacts:
         uses_raw_gradients: whether the step sizes depend on gradients without noise.
         is_seeded: whether the noise can be reproduced from a seed.
         seed: the seed, if it is known.
+        recipe: the settings that dither has chosen; None if the caller chose them.
     """
 
     bound: PrivacyBound
@@ -46,6 +48,7 @@ class RunFacts:
     uses_raw_gradients: bool
     is_seeded: bool
     seed: int | None
+    recipe: Recipe | None = None
 
 
 def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
@@ -74,7 +77,9 @@ def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
 def paragraphs(facts: RunFacts, *, leaks: Sequence[str] = ()) -> list[str]:
     """Return the statement's paragraphs."""
     condition = f"If {'this is' if len(leaks) == 1 else 'these are'} public, " if leaks else ""
-    parts = [guarantee(facts, condition), _mechanism(facts), _public(facts), _randomness(facts)]
+    parts = [guarantee(facts, condition), _mechanism(facts)]
+    parts += [] if facts.recipe is None else [_settings(facts.recipe)]
+    parts += [_public(facts), _randomness(facts)]
     return [*([_leaks(leaks)] if leaks else []), *parts]
 
 
@@ -100,6 +105,7 @@ def _facts(result: TrainResult) -> RunFacts:
         and isinstance(plan.stepsizes, UnsafeRawAdaGradNorm),
         is_seeded=result.seed is not None,
         seed=result.seed,
+        recipe=result.recipe,
     )
 
 
@@ -158,10 +164,23 @@ def _mechanism(facts: RunFacts) -> str:
     )
 
 
-def _public(facts: RunFacts) -> str:
+def _settings(recipe: Recipe) -> str:
     return (
-        f"Taken as public: the number of records, n = {facts.dataset_size:,}, the shape of a "
-        "record, the set of classes, any bounds that were given, and all settings. The "
+        "Settings were chosen by dither's recipe from public quantities: n, ε, δ, the number of "
+        "trainable parameters, the kinds of layers, and what was given "
+        f"({', '.join(sorted(recipe.given)) or 'nothing'}). Batch size {recipe.batch_size:,}, "
+        f"{recipe.steps:,} steps, {recipe.clipping} clipping, {recipe.optimizer} with learning "
+        f"rate {recipe.learning_rate:.4g}."
+    )
+
+
+def _public(facts: RunFacts) -> str:
+    recipe = facts.recipe
+    is_counted = recipe is not None and "dataset_size" not in recipe.given
+    counted = "which is the number of records in the data, " if is_counted else ""
+    return (
+        f"Taken as public: the number of records, n = {facts.dataset_size:,}, {counted}the shape "
+        "of a record, the set of classes, any bounds that were given, and all settings. The "
         "statement is about this run alone: choosing settings by looking at other runs on the same "
         "data costs additional privacy."
     )

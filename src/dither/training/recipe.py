@@ -1,0 +1,378 @@
+"""The settings of a private run, chosen from public quantities: a rule, and what it gives.
+
+`choose` is the rule: numbers in, numbers and reasons out. It sees the number of records, the
+budget, the number of parameters and the kind of model, and nothing of the records.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any, Unpack
+
+import numpy as np
+from torch import nn
+from torch.optim import Optimizer
+
+from dither import validate
+from dither.accounting.calibration import central_limit_log_scale
+from dither.clipping.batch import trainable
+from dither.planning import Plan, ReactivePlan, plan
+from dither.planning.serialization import parse_json
+from dither.schedules import Linear, Reactive, parse
+from dither.schedules.parsing import text_of
+from dither.training.optimizer_hooks import check_trainable
+from dither.training.optimizers import MOMENTUM, OPTIMIZERS, named_optimizer
+from dither.training.settings import Overrides, check_compute, check_overrides
+from dither.training.speed import record_gradients_per_second, seconds_in
+from dither.types import Allocation, Budget, Schedule
+
+# The constants of the rule. docs: "How dither chooses" has the evidence.
+_COMPUTE = 9_000.0  # record-gradients per √n: minutes for tens of thousands of records
+_STEPS = 1_000  # more steps of smaller batches gain little, fewer do not get there
+_LEAST_BATCH = 64  # below, overhead dominates the time of a step
+_PATH = 0.42  # how far noise alone may move the parameters, per √d at d = 10⁴
+_DIMENSION = 1e4  # d of the models for which the path was found
+_LONGEST = 16.0  # the longest step: beyond, steps overshoot where noise is small
+_END = 0.05  # of the learning rate at the last step
+_CLIPPING = "flat"
+_CLIP_NORM = 1.0
+_TIME_SHARE = 0.9  # of a given time; the rest is for planning, metrics and checkpoints
+
+_FORMAT = "dither-recipe-1"
+GIVEN = "given"
+_SEQUENTIAL = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.Embedding, nn.RNNBase)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The public quantities that the rule chooses from.
+
+    Attributes:
+        dataset_size: n.
+        epsilon: ε.
+        delta: δ.
+        dimension: d, the number of trainable parameters.
+        sequential: the kind of an attention, recurrent or embedding layer; "" if there is none.
+    """
+
+    dataset_size: int
+    epsilon: float
+    delta: float
+    dimension: int
+    sequential: str = ""
+
+
+Choice = tuple[Any, str]
+"""A setting and its reason."""
+
+
+def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
+    """Return every setting and its reason; given settings win, and the others follow from them.
+
+    Example:
+        >>> chosen = choose(Facts(60_000, 3.0, 1e-5, 26_010), {"batch_size": 512})
+        >>> chosen["batch_size"], chosen["steps"][0], chosen["optimizer"][0]
+        ((512, 'given'), 4306, 'momentum')
+    """
+    chosen = _sizes(facts.dataset_size, given)
+
+    def pick(name: str, value: Any, reason: str) -> Any:
+        chosen[name] = (given[name], GIVEN) if name in given else (value, reason)
+        return chosen[name][0]
+
+    m, T = chosen["batch_size"][0], chosen["steps"][0]
+    sampling = pick("sampling", "poisson", "every record is drawn independently")
+    pick("clipping", _CLIPPING, "per-record gradients of norm at most the clip norm")
+    C = pick("clip_norm", _CLIP_NORM, "the learning rate is for gradients of this norm")
+    if facts.sequential:
+        kind = pick("optimizer", "adam", f"SGD does not learn models with {facts.sequential}")
+    else:
+        kind = pick("optimizer", "momentum", f"SGD, momentum {MOMENTUM:g}: no attention, "
+                    "recurrent or embedding layers")  # fmt: skip
+    if kind in ("adam", "adamw"):
+        pick("learning_rate", _PATH / math.sqrt(T), f"{_PATH:g}/√T, whatever the noise")
+    else:
+        budget = Budget(facts.epsilon, facts.delta, m / facts.dataset_size, None, sampling)
+        z = math.exp(central_limit_log_scale(np.ones(T), budget))
+        d = facts.dimension
+        longest = _PATH * (_DIMENSION / d) ** 0.25 * m / (z * math.sqrt(T))
+        share = 1.0 - MOMENTUM if kind == "momentum" else 1.0
+        pick("learning_rate", share * min(_LONGEST, longest) / C,
+             f"{share:.2g}·min({_LONGEST:g}, {_PATH:g}·({_DIMENSION:g}/d)^¼·m/(z·√T))/clip norm "
+             f"with d = {d:,}, z = {z:.3g}")  # fmt: skip
+    pick("stepsizes", Linear(1.0, _END), "factors of the learning rate: noise averages out last")
+    pick("noise", "optimal", "the least noise on the model for these step sizes")
+    pick("averaging", None, "the last iterate: step sizes decay")
+    return chosen
+
+
+def _sizes(n: int, given: Mapping[str, Any]) -> dict[str, Choice]:
+    """Return compute, batch size and steps, whose product with the batch size is the compute."""
+    epochs = given.get("epochs")
+    if "compute" in given:
+        C, why = given["compute"], f"{GIVEN}: {given['compute']:,g}"
+    elif epochs is not None:
+        C, why = epochs * n, f"{GIVEN}: {epochs:g} epochs"
+    else:
+        C, why = _COMPUTE * math.sqrt(n), f"record-gradients: {_COMPUTE:,.0f}·√n"
+    if "batch_size" in given:
+        m, why_m = given["batch_size"], GIVEN
+    elif "steps" in given:
+        m, why_m = min(n, max(1, round(C / given["steps"]))), "compute/steps, at most n"
+    else:
+        m = min(n, max(_LEAST_BATCH, round(C / _STEPS)))
+        why_m = f"compute/{_STEPS:,}, at least {_LEAST_BATCH}, at most n"
+    if "steps" in given:
+        T, why_T = given["steps"], GIVEN
+        why = "batch size · steps" if "batch_size" in given else why
+    else:
+        T = validate.step_count(steps=max(1, (math.ceil if epochs else round)(C / m)))
+        why_T = "compute/batch size"
+    return {"compute": (m * T, why), "batch_size": (m, why_m), "steps": (T, why_T)}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of a private run, each with its reason; `recipe` makes one.
+
+    Printed, it is a table of settings, values and reasons. ``dataclasses.replace`` changes a
+    setting and nothing else; to let the rule follow, give the setting to `recipe`.
+
+    Attributes:
+        epsilon: ε.
+        delta: δ.
+        dataset_size: n.
+        batch_size: m.
+        steps: T.
+        clipping: how per-record gradients are clipped.
+        clip_norm: C_G.
+        optimizer: a name as `dither.train` takes it, or the class of a given optimizer.
+        learning_rate: of the optimizer; at step t it is multiplied by the plan's step size.
+        stepsizes: relative, from 1 down to 0.05.
+        noise: as `dither.plan` takes it.
+        averaging: "ema", "tail", or None for the last iterate.
+        tune: the share of ε that choosing the learning rate costs; None costs nothing.
+        reasons: why each setting has its value; "given" if it was given.
+        sampling: "poisson" or "fixed".
+        given: what the caller gave, as text.
+
+    Example:
+        >>> made = recipe(nn.Linear(20, 2), dataset_size=5000, epsilon=1.0, batch_size=500)
+        >>> made.steps, made.reasons["batch_size"], made.plan().bound.epsilon <= 1.0
+        (1273, 'given', True)
+    """
+
+    epsilon: float
+    delta: float
+    dataset_size: int
+    batch_size: int
+    steps: int
+    clipping: str
+    clip_norm: float
+    optimizer: str
+    learning_rate: float
+    stepsizes: Schedule | Reactive
+    noise: str | Allocation
+    averaging: str | None
+    tune: float | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
+    sampling: str = "poisson"
+    given: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        """Freeze the mappings too."""
+        for name in ("reasons", "given"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to copy and pickle it: frozen mappings cannot be."""
+        return _restore, (self._values(),)
+
+    def _values(self) -> dict[str, Any]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**values, "reasons": dict(self.reasons), "given": dict(self.given)}
+
+    @property
+    def compute(self) -> int:
+        """The expected number of record-gradients, m·T."""
+        return self.batch_size * self.steps
+
+    def plan(self) -> Plan | ReactivePlan:
+        """Return the plan with these settings: the noise is searched for, its cost is proven."""
+        arguments: dict[str, Any] = {
+            "epsilon": self.epsilon, "delta": self.delta, "dataset_size": self.dataset_size,
+            "batch_size": self.batch_size, "steps": self.steps, "clip_norm": self.clip_norm,
+            "stepsizes": self.stepsizes, "noise": self.noise, "sampling": self.sampling,
+        }  # fmt: skip
+        made: Plan | ReactivePlan = plan(**arguments)
+        return made
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        """Return the optimizer for a model, with the learning rate."""
+        return named_optimizer(self.optimizer, model, self.learning_rate)
+
+    def with_optimizer(self, name: str, model: nn.Module) -> "Recipe":
+        """Return the recipe with another optimizer and the rule's learning rate for it."""
+        names = ("batch_size", "steps", "clipping", "clip_norm", "sampling")
+        given = {"optimizer": name, **{each: getattr(self, each) for each in names}}
+        chosen = choose(self._facts(model), given)
+        rate, reason = chosen["learning_rate"]
+        reasons = {**self.reasons, "optimizer": GIVEN, "learning_rate": reason}
+        validate.choice(OPTIMIZERS, optimizer=name)
+        return replace(self, optimizer=name, learning_rate=rate, reasons=reasons)
+
+    def _facts(self, model: nn.Module) -> Facts:
+        return facts_of(model, self.dataset_size, self.epsilon, self.delta)
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the settings as text: name, value, reason."""
+        hidden = ("reasons", "given", "tune")
+        names = [each.name for each in fields(self) if each.name not in hidden]
+        names.insert(names.index("batch_size"), "compute")
+        names += [] if self.tune is None else ["tune"]
+        return [(name, _text(getattr(self, name)), self.reasons.get(name, "")) for name in names]
+
+    def __str__(self) -> str:
+        rows = [("setting", "value", "reason"), *self.rows()]
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        return "\n".join(
+            f"{name:<{widths[0]}}  {value:<{widths[1]}}  {reason}".rstrip()
+            for name, value, reason in rows
+        )
+
+    def to_json(self) -> str:
+        """Return the recipe as JSON, for a run directory."""
+        values = self._values()
+        values["stepsizes"] = text_of(self.stepsizes) or repr(self.stepsizes)
+        values["noise"] = self.noise if isinstance(self.noise, str) else repr(self.noise)
+        return json.dumps({"format": _FORMAT, **values}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Recipe":
+        """Read a recipe; step sizes and noise that were given as objects stay text.
+
+        Raises:
+            ValueError: the text is not a recipe.
+        """
+        found = parse_json(text)
+        known = {each.name for each in fields(cls)}
+        if not isinstance(found, dict) or {*found} != {*known, "format"}:
+            raise validate.InvalidValueError(
+                f"recipe must have the fields {', '.join(sorted(known))} and format"
+            )
+        validate.choice((_FORMAT,), format=found.pop("format"))
+        if "stepsizes" not in found["given"]:
+            found["stepsizes"] = parse(found["stepsizes"])
+        return cls(**found)
+
+
+def recipe(
+    model: nn.Module,
+    *,
+    dataset_size: int,
+    epsilon: float,
+    delta: float | None = None,
+    compute: float | str | None = None,
+    inputs: Any = None,
+    optimizer: str | None = None,
+    averaging: str | None = None,
+    **overrides: Unpack[Overrides],
+) -> Recipe:
+    """Choose the settings of a private run from public quantities and the model's structure.
+
+    Guarantees: nothing depends on values of records. The same arguments give the same recipe,
+    unless ``compute`` is a time, which is measured.
+
+    Args:
+        model: the model; the numbers of its parameters and the kinds of its layers are used.
+        dataset_size: n, public.
+        epsilon: ε.
+        delta: δ; None is 1/(10·n).
+        compute: what the run may cost: the number of record-gradients, m·T, or a time such as
+            "90 s", "2 min" or "1 h", for which the speed is measured on synthetic records. None
+            suits n.
+        inputs: a batch as the model is called with it, whose shapes and dtypes are used if
+            ``compute`` is a time.
+        optimizer: "momentum", "sgd", "adam" or "adamw".
+        averaging: "ema", "tail", or "none" for the last iterate.
+        overrides: any other setting of `Recipe`, or ``epochs`` instead of ``compute``; the other
+            settings follow from it.
+
+    Returns:
+        A `Recipe`.
+
+    Example:
+        >>> made = recipe(nn.Linear(20, 2), dataset_size=5000, epsilon=1.0)
+        >>> made.batch_size, made.steps, made.optimizer
+        (636, 1001, 'momentum')
+        >>> print(made)  # doctest: +ELLIPSIS
+        setting        value                         reason
+        epsilon        1                             given
+        delta          2e-05                         1/(10·n)
+        ...
+    """
+    validate.instance(nn.Module, model=model)
+    n, budget = validate.count(dataset_size=dataset_size), validate.positive(epsilon=epsilon)
+    chance = 0.1 / n if delta is None else validate.probability(delta=delta)
+    facts = facts_of(model, n, budget, chance)
+    given = check_overrides({**overrides, "optimizer": optimizer, "averaging": averaging}, n)
+    check_compute(compute, given)
+    reasons = {"epsilon": GIVEN, "delta": "1/(10·n)" if delta is None else GIVEN}
+    reasons["dataset_size"] = GIVEN
+    if isinstance(compute, str):
+        batch = choose(facts, given)["batch_size"][0]
+        given["compute"], reasons["compute"] = _measured(compute, model, inputs, batch)
+    elif compute is not None:
+        given["compute"] = validate.positive(compute=compute)
+    chosen = choose(facts, given)
+    reasons = {**{name: reason for name, (_, reason) in chosen.items()}, **reasons}
+    values = {name: value for name, (value, _) in chosen.items() if name != "compute"}
+    arguments = {**overrides, "optimizer": optimizer, "averaging": averaging, "compute": compute}
+    arguments |= {"epsilon": epsilon, "delta": delta, "dataset_size": dataset_size}
+    return Recipe(
+        epsilon=budget, delta=chance, dataset_size=n, reasons=reasons, given=given_text(arguments),
+        **values,
+    )  # fmt: skip
+
+
+def _measured(compute: str, model: nn.Module, inputs: Any, batch: int) -> Choice:
+    """Return the number of record-gradients of a time."""
+    seconds = seconds_in(compute)
+    if inputs is None:
+        raise validate.InvalidTypeError(
+            "inputs must be a batch as the model takes it where compute is a time, got None with "
+            f"compute={compute!r}"
+        )
+    speed = record_gradients_per_second(model, inputs, batch)
+    reason = f"given: {compute}, at {speed:,.0f} record-gradients per second"
+    return max(1.0, _TIME_SHARE * speed * seconds), reason
+
+
+def given_text(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings as text, without those that are None."""
+    return {name: repr(value) for name, value in given.items() if value is not None}
+
+
+def facts_of(model: nn.Module, dataset_size: int, epsilon: float, delta: float) -> Facts:
+    """Return what the rule needs to know of a model and a budget."""
+    check_trainable(model)
+    d = sum(parameter.numel() for parameter in trainable(model).values())
+    kinds = [type(each).__name__ for each in model.modules() if _is_sequential(each)]
+    return Facts(dataset_size, epsilon, delta, d, kinds[0] if kinds else "")
+
+
+def _is_sequential(module: nn.Module) -> bool:
+    name = type(module).__name__
+    return isinstance(module, _SEQUENTIAL) or "Attention" in name or "Transformer" in name
+
+
+def _restore(values: dict[str, Any]) -> Recipe:
+    return Recipe(**values)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)
