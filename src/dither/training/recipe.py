@@ -36,8 +36,8 @@ _PATH = 0.42  # how far noise alone may move the parameters, per âˆšd at d = 10â
 _DIMENSION = 1e4  # d of the models for which the path was found
 _LONGEST = 16.0  # the longest step: beyond, steps overshoot where noise is small
 _END = 0.05  # of the learning rate at the last step
-_CLIPPING = "flat"
-_CLIP_NORM = 1.0
+_CLIPPING = "automatic"  # every gradient counts alike, and no clip norm has to be chosen
+_CLIP_NORM = 1.0  # any other is the same with a learning rate that is divided by it
 _TIME_SHARE = 0.9  # of a given time; the rest is for planning, metrics and checkpoints
 
 _FORMAT = "dither-recipe-1"
@@ -84,8 +84,8 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
 
     m, T = chosen["batch_size"][0], chosen["steps"][0]
     sampling = pick("sampling", "poisson", "every record is drawn independently")
-    pick("clipping", _CLIPPING, "per-record gradients of norm at most the clip norm")
-    C = pick("clip_norm", _CLIP_NORM, "the learning rate is for gradients of this norm")
+    pick("clipping", _CLIPPING, "scales per-record gradients: no clip norm to choose")
+    C = pick("clip_norm", _CLIP_NORM, "the learning rate is for this norm")
     if facts.sequential:
         kind = pick("optimizer", "adam", f"SGD does not learn models with {facts.sequential}")
     else:
@@ -146,7 +146,7 @@ class Recipe:
         dataset_size: n.
         batch_size: m.
         steps: T.
-        clipping: how per-record gradients are clipped.
+        clipping: "automatic" or "flat".
         clip_norm: C_G.
         optimizer: a name as `dither.train` takes it, or the class of a given optimizer.
         learning_rate: of the optimizer; at step t it is multiplied by the plan's step size.
@@ -203,7 +203,8 @@ class Recipe:
         """Return the plan with these settings: the noise is searched for, its cost is proven."""
         arguments: dict[str, Any] = {
             "epsilon": self.epsilon, "delta": self.delta, "dataset_size": self.dataset_size,
-            "batch_size": self.batch_size, "steps": self.steps, "clip_norm": self.clip_norm,
+            "batch_size": self.batch_size, "steps": self.steps,
+            "clipping": self.clipping, "clip_norm": self.clip_norm,
             "stepsizes": self.stepsizes, "noise": self.noise, "sampling": self.sampling,
         }  # fmt: skip
         made: Plan | ReactivePlan = plan(**arguments)

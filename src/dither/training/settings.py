@@ -11,9 +11,7 @@ from dither.noise import Custom
 from dither.schedules import Reactive, Table
 from dither.training.averaging import find_averaging
 from dither.training.optimizers import OPTIMIZERS
-from dither.types import Allocation, Schedule
-
-_CLIPPINGS = ("flat",)
+from dither.types import CLIPPINGS, Allocation, Schedule
 
 
 class Overrides(TypedDict, total=False):
@@ -58,7 +56,7 @@ def check_overrides(overrides: Mapping[str, Any], n: int) -> dict[str, Any]:
     if "batch_size" in given:
         m, _ = validate.batch_within(batch_size=given["batch_size"], dataset_size=n)
         given["batch_size"] = m
-    choices = {"optimizer": OPTIMIZERS, "clipping": _CLIPPINGS, "sampling": SAMPLINGS}
+    choices = {"optimizer": OPTIMIZERS, "clipping": CLIPPINGS, "sampling": SAMPLINGS}
     for name, allowed in choices.items():
         if name in given:
             validate.choice(allowed, **{name: given[name]})
