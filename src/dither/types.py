@@ -54,6 +54,30 @@ class Budget:
     sampling: str = "poisson"
 
 
+@dataclass(frozen=True)
+class Search:
+    """The first steps of a plan, which choose a factor of the learning rate of the rest.
+
+    Attributes:
+        factors: the candidates, one trial each.
+        trial_steps: steps of each trial.
+        score_steps: steps after the trials, which release their scores.
+
+    Example:
+        >>> Search(factors=(0.25, 1.0, 4.0), trial_steps=20, score_steps=10).steps
+        70
+    """
+
+    factors: tuple[float, ...]
+    trial_steps: int
+    score_steps: int
+
+    @property
+    def steps(self) -> int:
+        """The number of all steps of the search."""
+        return len(self.factors) * self.trial_steps + self.score_steps
+
+
 @runtime_checkable
 class Allocation(Protocol):
     """How the noise is spread over the steps.

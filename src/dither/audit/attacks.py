@@ -32,7 +32,8 @@ from dither.progress import Progress
 from dither.randomness import Source
 from dither.release import release
 from dither.sampling import Poisson
-from dither.training import Private, make_private
+from dither.training import Private
+from dither.training.make_private import join
 from dither.types import FloatArray
 
 Included = NDArray[np.bool_]
@@ -251,7 +252,7 @@ def _private(
     with warnings.catch_warnings():
         # Canaries need not be as many as the plan's records: each is drawn independently.
         warnings.filterwarnings("ignore", message="the dataset has another number of records")
-        return make_private(model, optimizer, plan, records, seed=seed)
+        return join(model, optimizer, plan, records, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,15 @@ from dither.planning.serialization import (
     to_json_value,
 )
 from dither.schedules import Constant
-from dither.types import FloatArray, PrivacyBound, Released, Schedule, SpentSoFar, adjacency_of
+from dither.types import (
+    FloatArray,
+    PrivacyBound,
+    Released,
+    Schedule,
+    Search,
+    SpentSoFar,
+    adjacency_of,
+)
 
 _FORMAT = "dither-plan-1"
 
@@ -44,6 +52,7 @@ class Plan:
         delta: δ.
         accountant: which accountant proves the bound.
         clipping: "flat" or "automatic"; see `dither.plan`.
+        search: None, or how the first steps choose a factor of the step sizes of the rest.
         bound: the certified (ε, δ) of all steps.
 
     Example:
@@ -62,6 +71,7 @@ class Plan:
     delta: float
     accountant: str
     clipping: str = "flat"
+    search: Search | None = None
     bound: PrivacyBound = field(init=False)
 
     def __post_init__(self) -> None:
@@ -234,8 +244,10 @@ class Plan:
     def _fields(self) -> dict[str, Any]:
         # Left out if it is flat: plans that were saved before there was a choice stay the same.
         clipping = {} if self.clipping == "flat" else {"clipping": self.clipping}
+        search = {} if self.search is None else {"search": asdict(self.search)}
         return {
             **clipping,
+            **search,
             "format": _FORMAT,
             "stepsizes": self.stepsizes.tolist(),
             "noise_multipliers": self.noise_multipliers.tolist(),
@@ -259,7 +271,8 @@ class Plan:
         """
         fields = parse_json(text)
         known = {*cls.unsafe_without_noise(steps=1, dataset_size=1, batch_size=1)._fields()}
-        if not isinstance(fields, dict) or {*fields} - {"clipping"} != {*known, "fingerprint"}:
+        extra = {"clipping", "search"}
+        if not isinstance(fields, dict) or {*fields} - extra != {*known, "fingerprint"}:
             raise validate.InvalidValueError(
                 f"plan must have the fields {', '.join(sorted(known))} and fingerprint"
             )
@@ -283,6 +296,9 @@ class Plan:
             plan = cls.from_noise_multipliers(z, **setting)
         else:
             plan = cls.unsafe_without_noise(steps=z.size, **setting)
+        if "search" in fields:
+            factors = tuple(fields["search"].pop("factors"))
+            plan = replace(plan, search=Search(factors, **fields["search"]))
         computed = replace(plan.bound, epsilon=claimed.epsilon, lower=claimed.lower)
         # Another machine may round differently.
         if claimed != computed or not claimed.epsilon >= plan.bound.epsilon * (1.0 - 1e-6):
@@ -313,11 +329,19 @@ class Plan:
 
 @final
 class FixedPlanState:
-    """The state of a run along a `Plan`: all was decided beforehand."""
+    """The state of a run along a `Plan`: all but the factor of a search was decided beforehand."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.steps = 0
+        self.factor: float | None = None
+
+    def choose(self, factor: float) -> None:
+        """Multiply the step sizes of the rest by a factor, which the plan's search has chosen."""
+        known = () if self._plan.search is None else self._plan.search.factors
+        if factor not in known:
+            raise validate.InvalidValueError(f"factor must be one of {known}, got {factor!r}")
+        self.factor = factor
 
     @property
     def noise_multiplier(self) -> float | None:
@@ -330,8 +354,8 @@ class FixedPlanState:
         self.steps += 1
 
     def stepsize(self, released: Released, raw_squared_norm: Callable[[], float]) -> float:
-        """Return η_t of the plan."""
-        return float(self._plan.stepsizes[self.steps - 1])
+        """Return η_t of the plan, times the factor that its search has chosen."""
+        return float(self._plan.stepsizes[self.steps - 1]) * (self.factor or 1.0)
 
     def bound(self) -> PrivacyBound:
         """Return ε of the steps so far, as if their number had been fixed beforehand."""
@@ -340,8 +364,9 @@ class FixedPlanState:
         return SpentSoFar.of(self._plan.bound, self._plan.spent(self.steps))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the noise multipliers of the steps that were spent."""
-        return {"spent": self._plan.noise_multipliers[: self.steps].tolist()}
+        """Return the noise multipliers of the steps that were spent, and the factor if any."""
+        chosen = {} if self.factor is None else {"factor": self.factor}
+        return {"spent": self._plan.noise_multipliers[: self.steps].tolist(), **chosen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume after the steps that were spent, which are the plan's own."""
@@ -350,6 +375,8 @@ class FixedPlanState:
             raise validate.InvalidValueError(
                 f"state must be a later one of the same run, got one of {len(spent)} other steps"
             )
+        if "factor" in state:
+            self.choose(state["factor"])
         self.steps = len(spent)
 
 

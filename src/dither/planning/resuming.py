@@ -6,11 +6,14 @@ calibrated again, and everything together composes like a plan that was made bef
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from dither import validate
 from dither.accounting.calibration import quick_epsilon
 from dither.planning.fixed_plan import Plan
 from dither.planning.reactive_plan import ReactivePlan
@@ -20,6 +23,29 @@ MOST_NOISE = 4.0
 """With more than this multiple of the planned noise, training is not worth it: the run ends."""
 
 _FINE = 1e-3
+
+
+def check_state(
+    state: Mapping[str, Any], own: Mapping[str, Any], released: int
+) -> tuple[int, list[float]]:
+    """Return how many steps a saved run has taken, and the noise of those that it has spent.
+
+    ``own`` is the state of the run that resumes it, which has released some steps itself.
+    """
+    for name in ("format", "plan", "seed"):
+        if state.get(name, ...) != own[name]:
+            saved, current = str(state.get(name, ...))[:16], str(own[name])[:16]
+            raise validate.InvalidValueError(
+                f"state must be of the same {name}: the saved run has {saved}, this one {current}"
+            )
+    spent = [float(z) for z in state["plan_state"]["spent"]]
+    taken = validate.instance(int, taken=state["taken"])
+    if len(spent) < max(taken, released):
+        raise validate.InvalidValueError(
+            f"state must have spent the {max(taken, released)} steps that were released, got "
+            f"{len(spent)}: to go back because of results is not covered by the plan"
+        )
+    return taken, spent
 
 
 def after_losses(
@@ -40,7 +66,7 @@ def after_losses(
     if isinstance(plan, ReactivePlan) and plan.noises is None:
         least = np.concatenate([np.asarray(noise[: len(spent)]), plan.least_noise[taken:]])
         return replace(plan, steps=least.size), least, True
-    recalibrated = _recalibrate(_fixed(plan), taken=taken, spent=spent)
+    recalibrated = with_spent(_fixed(plan), spent, taken=taken)
     if recalibrated is None:
         return only_spent(plan, spent), np.asarray(spent, dtype=np.float64), False
     return _with_noise_of(recalibrated, plan), recalibrated.noise_multipliers, True
@@ -83,7 +109,7 @@ def _with_noise_of(fixed: Plan, plan: Plan | ReactivePlan) -> Plan | ReactivePla
     return replace(plan, noises=fixed, steps=fixed.steps, bound=bound)
 
 
-def _recalibrate(plan: Plan, *, taken: int, spent: Sequence[float]) -> Plan | None:
+def with_spent(plan: Plan, spent: ArrayLike, *, taken: int = 0) -> Plan | None:
     """Return the plan of the steps that were spent, and of those that the model still needs.
 
     Its first steps are those in ``spent``, whether their releases were used or lost. The noise of
@@ -94,10 +120,10 @@ def _recalibrate(plan: Plan, *, taken: int, spent: Sequence[float]) -> Plan | No
     rest = plan.noise_multipliers[taken:]
     if not rest.size:
         return None
-    stepsizes = _stepsizes(plan, taken, len(spent) - taken)
+    first = np.asarray(spent, dtype=np.float64)
+    stepsizes = _stepsizes(plan, taken, first.size - taken)
     if math.isinf(plan.bound.epsilon):
         return replace(plan, noise_multipliers=np.zeros(stepsizes.size), stepsizes=stepsizes)
-    first = np.asarray(spent, dtype=np.float64)
     for factor in _factors(plan, first, rest):
         noise = np.concatenate([first, factor * rest])
         recalibrated = replace(plan, noise_multipliers=noise, stepsizes=stepsizes)

@@ -49,6 +49,7 @@ class Result:
     fingerprint: str
     bound: PrivacyBound
     averaging: str | None
+    factor: float | None
     metrics: dict[str, float]
     iterate_metrics: dict[str, float]
     derived_from_private_data: tuple[str, ...]
@@ -215,6 +216,7 @@ def _result(text: str) -> Result:
         fingerprint=found["plan"],
         bound=PrivacyBound(**bound),
         averaging=found["averaging"],
+        factor=found.get("factor"),
         metrics=_metrics(found["metrics"]),
         iterate_metrics=_metrics(found["iterate_metrics"]),
         derived_from_private_data=tuple(found["derived_from_private_data"]),

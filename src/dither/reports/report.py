@@ -167,4 +167,6 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         uses_raw_gradients=plan.uses_raw_gradients,
         is_seeded=files.is_seeded,
         seed=None if result is None else result.seed,
+        search=None if plan.plan is None else plan.plan.search,
+        factor=None if result is None else result.factor,
     )

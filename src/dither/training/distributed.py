@@ -20,6 +20,7 @@ from torch.utils.data import Subset
 
 from dither.clipping.batch import tensors, trainable
 from dither.planning import Plan, ReactivePlan
+from dither.release import ReleaseFacts
 from dither.training.errors import RankLostError, RankZeroError, StepError
 from dither.training.records import Records, part_of, records_of
 from dither.validate import InvalidTypeError, InvalidValueError
@@ -228,6 +229,16 @@ def check_same_run(
     check_same(ranks, {**own, **settings})
     with torch.no_grad():
         ranks.broadcast(state)
+
+
+def check_same_step(facts: ReleaseFacts, step: int, noise_multiplier: float) -> None:
+    """Raise unless rank 0 has released the step that this rank is at."""
+    if (facts.step, facts.noise_multiplier) != (step, noise_multiplier):
+        raise StepError(
+            f"ranks must be at the same step of the same plan, but rank 0 has released step "
+            f"{facts.step} with noise {facts.noise_multiplier!r}, and here it is step {step} with "
+            f"noise {noise_multiplier!r}"
+        )
 
 
 def _check_complete(ranks: Ranks, dataset: Any, records: Records) -> None:

@@ -23,11 +23,12 @@ from dither.training.distributed import Ranks, check_rank_zero_has, check_same
 from dither.training.evaluation import Public, check_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import PerRecordLoss, find_loss
-from dither.training.make_private import make_private
+from dither.training.make_private import join
 from dither.training.recipe import Recipe
 from dither.training.resolve import resolve
 from dither.training.run_directory import REACTIVE_PLAN, Run, RunDirectory, restore
 from dither.training.settings import Settings
+from dither.training.tuning import choose_learning_rate
 from dither.types import PrivacyBound, rounded
 
 
@@ -44,6 +45,7 @@ class TrainResult:
         seed: None, or the seed of a run whose noise can be repeated.
         derived_from_private_data: what was computed from the private data and is treated as public.
         recipe: the settings that dither has chosen, with reasons; None if a plan was given.
+        factor: of the learning rate, as the plan's search has chosen it; None without a search.
         metrics: the last metrics on public data.
 
     Example:
@@ -63,6 +65,7 @@ class TrainResult:
     seed: int | None
     derived_from_private_data: tuple[str, ...] = ()
     recipe: Recipe | None = None
+    factor: float | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -152,11 +155,13 @@ def train(
         optimizer=optimizer, averaging=averaging, ranks=group, directory=directory,
     )  # fmt: skip
     begin = None if directory is None else partial(directory.begin, _plan_text(by.plan), by.recipe)
-    private = make_private(
+    private = join(
         model, by.optimizer, by.plan, data, seed=seed, workers=workers, augment=augment,
         ledger=begin or run.ledger, run_name=None if directory is None else directory.run,
     )  # fmt: skip
-    average = Average(model, by.averaging, by.plan.steps)
+    search = by.plan.search if isinstance(by.plan, Plan) else None
+    search_steps = 0 if search is None else search.steps
+    average = Average(model, by.averaging, by.plan.steps - search_steps)
     saved = group.on_rank_zero(lambda: None if directory is None else directory.load())
     restore(private, average, saved)
     history = History(None if directory is None else directory.path, private.step)
@@ -167,22 +172,29 @@ def train(
         numbers = private.spent().epsilon, private.stepsize, private.noise_multiplier
         history.add(Row(private.step, *numbers, *metrics))
 
+    def take_step(batch: Any) -> None:
+        for part in private.microbatches(batch, microbatch_size):
+            private.backward(per_record(private.model, part))
+        private.optimizer.step()
+        private.optimizer.zero_grad()
+        bar.update(private.step, lambda: f"ε = {rounded(private.spent().epsilon, 3)}")
+
     cleanup = nullcontext() if directory is None else directory.cleanup(private)
     with (
         cleanup,
         Progress("training", private.plan.steps, shown=progress and group.is_rank_zero) as bar,
     ):
+        size = microbatch_size
+        has_searched = choose_learning_rate(private, take_step, criterion, microbatch_size=size)
+        if has_searched and directory is not None:
+            directory.save(private, average)
         for batch in private.batches() if private.steps_left else ():
-            for part in private.microbatches(batch, microbatch_size):
-                private.backward(per_record(private.model, part))
-            private.optimizer.step()
-            private.optimizer.zero_grad()
-            average.update(private.step)
+            take_step(batch)
+            average.update(private.step - search_steps)
             if group.is_rank_zero and private.step % every == 0:
                 add_row()
             if directory is not None and private.step % run.checkpoint_every == 0:
                 directory.save(private, average)
-            bar.update(private.step, lambda: f"ε = {rounded(private.spent().epsilon, 3)}")
     if group.is_rank_zero and (not history.rows or history.rows[-1].step != private.step):
         add_row()
     if directory is not None and private.step:
@@ -191,6 +203,7 @@ def train(
     result = TrainResult(
         model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
         tuple((run if directory is None else directory).derived_from_private_data), by.recipe,
+        private.factor,
     )  # fmt: skip
     private.close()
     if directory is not None:
@@ -237,6 +250,7 @@ def _save(result: TrainResult, directory: RunDirectory, averaging: str | None) -
         "plan": result.plan.fingerprint,
         "bound": {key: to_json_value(value) for key, value in asdict(result.bound).items()},
         "averaging": averaging,
+        "factor": result.factor,
         "metrics": result.metrics,
         "iterate_metrics": result.history[-1].iterate_metrics,
     }

@@ -83,6 +83,31 @@ def make_private(
         >>> private.step, private.spent().epsilon <= 3.0
         (5, True)
     """
+    if isinstance(plan, Plan) and plan.search is not None:
+        raise validate.InvalidValueError(
+            "plan must have no search (tune=None) for a loop of your own, got one with a search: "
+            "dither.train takes its steps"
+        )
+    return join(
+        model, optimizer, plan, dataset, collate_fn=collate_fn, seed=seed, workers=workers,
+        augment=augment, ledger=ledger, run_name=run_name,
+    )  # fmt: skip
+
+
+def join(
+    model: nn.Module,
+    optimizer: Optimizer,
+    plan: Plan | ReactivePlan,
+    dataset: Any,
+    *,
+    collate_fn: CollateFn | None = None,
+    seed: int | None = None,
+    workers: int = 0,
+    augment: Augment | None = None,
+    ledger: Ledger | str | Path | Callable[[], Ledger] | None = None,
+    run_name: str | None = None,
+) -> Private:
+    """Do what `make_private` does, also with a plan that begins with a search."""
     validate.instance(nn.Module, model=model)
     if not isinstance(plan, Plan | ReactivePlan):
         raise validate.InvalidTypeError(
@@ -103,7 +128,7 @@ def make_private(
     source = Source(seed)
     draws = Draws(records, plan, source, length=length, rank=ranks.rank)
     if ranks.is_rank_zero:
-        warn_of_dataset_size(plan, length, stacklevel=3)
+        warn_of_dataset_size(plan, length, stacklevel=4)
     return Private(
         model, optimizer, plan, draws, source=source, augment=augment, account=account, ranks=ranks
     )

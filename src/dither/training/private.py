@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, TypeAlias, final
 from weakref import ref
 
 import torch
@@ -19,11 +19,13 @@ from dither.clipping.layers import check_layers
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.ledger import Account
 from dither.planning import Plan, ReactivePlan
+from dither.planning.fixed_plan import FixedPlanState
+from dither.planning.resuming import check_state
 from dither.randomness import Source
 from dither.release import ReleaseFacts, release
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.augmentation import Augment, Augmentation
-from dither.training.distributed import Ranks, check_same
+from dither.training.distributed import Ranks, check_same, check_same_step
 from dither.training.errors import StepError
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
@@ -31,6 +33,7 @@ from dither.training.records import Draws
 from dither.types import PrivacyBound
 
 _FORMAT = "dither-private-1"
+Tensors: TypeAlias = dict[str, Tensor]
 
 
 @dataclass
@@ -42,7 +45,7 @@ class _Step:
     multiplicity: int = 1  # rows per record
     expected: int = 0  # records whose losses come next
     received: int = 0  # records whose losses have come
-    sums: dict[str, Tensor] = field(default_factory=dict)  # of clipped gradients, by parameter
+    sums: Tensors = field(default_factory=dict)  # of clipped gradients, by parameter
 
 
 @final
@@ -98,6 +101,11 @@ class Private:
     def step(self) -> int:
         """The number of released steps."""
         return self._state.steps
+
+    @property
+    def factor(self) -> float | None:
+        """The factor of the learning rate that the plan's search has chosen, if any."""
+        return self._state.factor if isinstance(self._state, FixedPlanState) else None
 
     @property
     def steps_left(self) -> int:
@@ -204,7 +212,7 @@ class Private:
         """
         # Otherwise what was spent after one of the states would not be counted.
         check_same(self._ranks, {"state": dict(state)})
-        taken, spent = _check_state(state, self.state_dict(), self.step)
+        taken, spent = check_state(state, self.state_dict(), self.step)
         if taken and state.get("run") is None and math.isfinite(self.plan.bound.epsilon):
             warnings.warn(
                 "without a ledger, steps released after this state was saved are not counted: pass "
@@ -281,29 +289,27 @@ class Private:
             name: step.sums[name] if name in step.sums else torch.zeros_like(p).double()
             for name, p in parameters.items()
         }
-        total = self._ranks.reduce_sums(sums)
         gradients = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        facts = self._ranks.on_rank_zero(lambda: self._charge_and_release(z, total, gradients))
-        if not self._ranks.is_rank_zero:
-            if (facts.step, facts.noise_multiplier) != (self.step, z):
-                raise StepError(
-                    "ranks must be at the same step of the same plan, but rank 0 has released step "
-                    f"{facts.step} with noise {facts.noise_multiplier!r}, and here it is step "
-                    f"{self.step} with noise {z!r}"
-                )
-            self._spend()
-        self._ranks.broadcast(gradients)
-        self._taken += 1
-        self._draws.forget(self.step - 1)
+        facts = self._release_sums(z, sums, gradients)
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients.get(name)
         self.noise_multiplier = z
         self.stepsize = self._state.stepsize(facts, lambda: facts.raw_squared_norm)
         return self.stepsize
 
-    def _charge_and_release(
-        self, z: float, total: dict[str, Tensor], gradients: dict[str, Tensor]
-    ) -> ReleaseFacts:
+    def _release_sums(self, z: float, sums: Tensors, released: Tensors) -> ReleaseFacts:
+        """Overwrite ``released`` on all ranks with the release of the sums over all ranks."""
+        total = self._ranks.reduce_sums(sums)
+        facts = self._ranks.on_rank_zero(lambda: self._charge_and_release(z, total, released))
+        if not self._ranks.is_rank_zero:
+            check_same_step(facts, self.step, z)
+            self._spend()
+        self._ranks.broadcast(released)
+        self._taken += 1
+        self._draws.forget(self.step - 1)
+        return facts
+
+    def _charge_and_release(self, z: float, total: Tensors, gradients: Tensors) -> ReleaseFacts:
         """Charge a step, and only then overwrite ``gradients`` with its release."""
         number, m = self.step, self.plan.batch_size
         self._account.finish(number, z)
@@ -375,26 +381,3 @@ class Batches:
             raise StopIteration
         self._given += 1
         return private._begin_step(self._fetched)
-
-
-def _check_state(
-    state: Mapping[str, Any], own: Mapping[str, Any], released: int
-) -> tuple[int, list[float]]:
-    """Return how many steps a saved run has taken, and the noise of those that it has spent.
-
-    ``own`` is the state of the run that resumes it, which has released some steps itself.
-    """
-    for name in ("format", "plan", "seed"):
-        if state.get(name, ...) != own[name]:
-            saved, current = str(state.get(name, ...))[:16], str(own[name])[:16]
-            raise validate.InvalidValueError(
-                f"state must be of the same {name}: the saved run has {saved}, this one {current}"
-            )
-    spent = [float(z) for z in state["plan_state"]["spent"]]
-    taken = validate.instance(int, taken=state["taken"])
-    if len(spent) < max(taken, released):
-        raise validate.InvalidValueError(
-            f"state must have spent the {max(taken, released)} steps that were released, got "
-            f"{len(spent)}: to go back because of results is not covered by the plan"
-        )
-    return taken, spent

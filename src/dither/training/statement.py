@@ -11,7 +11,7 @@ from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.loop import TrainResult
 from dither.training.private import Private
 from dither.training.recipe import Recipe
-from dither.types import PrivacyBound, SpentSoFar, rounded
+from dither.types import PrivacyBound, Search, SpentSoFar, rounded
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class RunFacts:
         is_seeded: whether the noise can be reproduced from a seed.
         seed: the seed, if it is known.
         recipe: the settings that dither has chosen; None if the caller chose them.
+        search: the search that the plan begins with, if any.
+        factor: what it has chosen, if that is known.
     """
 
     bound: PrivacyBound
@@ -49,6 +51,8 @@ class RunFacts:
     is_seeded: bool
     seed: int | None
     recipe: Recipe | None = None
+    search: Search | None = None
+    factor: float | None = None
 
 
 def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
@@ -68,7 +72,8 @@ def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
         NO privacy guarantee (ε = ∞): no noise was added.
     """
     if isinstance(run, Private):
-        run = TrainResult(run.model, run.plan, run.spent(), run.step, (), run.seed)
+        facts = run.model, run.plan, run.spent(), run.step, (), run.seed
+        run = TrainResult(*facts, factor=run.factor)
     derived = [derived_clause(value) for value in run.derived_from_private_data]
     parts = paragraphs(_facts(run), leaks=[*leaks, *derived])
     return "\n".join(fill(part, 80) for part in parts)
@@ -106,6 +111,8 @@ def _facts(result: TrainResult) -> RunFacts:
         is_seeded=result.seed is not None,
         seed=result.seed,
         recipe=result.recipe,
+        search=plan.search if isinstance(plan, Plan) else None,
+        factor=result.factor,
     )
 
 
@@ -160,7 +167,21 @@ def _mechanism(facts: RunFacts) -> str:
     sums = "adds Gaussian noise to their sum" if facts.has_noise else "sums the gradients"
     return (
         f"Training: {facts.steps:,} steps. {sampling} Each step {clips}{sums} and divides by "
-        f"{facts.batch_size:,}. Plan fingerprint: {facts.fingerprint[:16]}."
+        f"{facts.batch_size:,}. {_search(facts)}Plan fingerprint: {facts.fingerprint[:16]}."
+    )
+
+
+def _search(facts: RunFacts) -> str:
+    """Return the sentence about the search that the plan begins with."""
+    search = facts.search
+    if search is None:
+        return ""
+    factors = ", ".join(f"{factor:.3g}" for factor in search.factors)
+    chosen = "" if facts.factor is None else f"; it chose {facts.factor:.3g}"
+    return (
+        f"The first {search.steps:,} steps chose the learning rate, and are included in ε: one "
+        f"trial of {search.trial_steps:,} steps with each factor of {factors}, and "
+        f"{search.score_steps:,} releases of the trials' scores, with noise{chosen}. "
     )
 
 

@@ -1,0 +1,293 @@
+"""The paid search: what a record can change, what is charged, what is chosen."""
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import dither
+from dither import Plan, accounting
+from dither.accounting import BudgetExceededError
+from dither.ledger import Ledger
+from dither.planning.search import with_search
+from dither.training import Private
+from dither.training.make_private import join
+from dither.training.tuning import best_factor, choose_learning_rate, record_scores
+from dither.types import Search
+
+STEPS = 10
+
+
+@functools.cache
+def plan_of(**settings: Any) -> Plan:
+    given: dict[str, Any] = {
+        "epsilon": 2.0, "delta": 1e-3, "dataset_size": 120, "batch_size": 24, "steps": STEPS,
+        "clip_norm": 0.7, "noise": "uniform", **settings,
+    }  # fmt: skip
+    share = given.pop("share", 0.5)
+    return with_search(dither.plan(**given), share=share, rate=lambda z: 1.0)
+
+
+def by_hand(
+    noise: float, *, score_noise: float | None = None, rest: int = 2, **settings: Any
+) -> Plan:
+    """Return a plan of three trials of one step, one score step and the rest."""
+    z = [noise] * 3 + [score_noise or noise] + [noise] * rest
+    plan = Plan.from_noise_multipliers(z, **{"delta": 1e-5, **settings})
+    object.__setattr__(plan, "search", Search((0.25, 1.0, 4.0), 1, 1))
+    return plan
+
+
+def data(records: int = 120) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(records, 5, generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def model() -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Linear(5, 2)
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def run_of(plan: Plan, dataset: Any = None, **settings: Any) -> Private:
+    made = model()
+    optimizer = torch.optim.SGD(made.parameters(), lr=1.0, momentum=0.9)
+    return join(made, optimizer, plan, data() if dataset is None else dataset, **settings)
+
+
+def take_step(run: Private, batch: Any) -> None:
+    run.backward(loss(run.model(batch[0]), batch[1]))
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+
+
+def search(run: Private) -> bool:
+    return choose_learning_rate(run, lambda batch: take_step(run, batch), loss, microbatch_size=50)
+
+
+@pytest.fixture
+def sums(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The sums of scores before their noise, of all score steps."""
+    found: list[Tensor] = []
+    release = dither.release.release
+
+    def spy(clipped: Any, **settings: Any) -> Any:
+        if "scores" in clipped.gradients:
+            found.append(clipped.gradients["scores"].clone())
+            assert settings["clip_norm"] == 0.7
+        return release(clipped, **settings)
+
+    monkeypatch.setattr("dither.training.private.release", spy)
+    return found
+
+
+class Scored(nn.Module):
+    """Its loss for a record is the record itself, whatever was trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0] + 0.0 * self.weight
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_record_moves_the_scores_by_no_more_than_is_accounted(
+    sums: list[Tensor], sampling: str
+) -> None:
+    plan = plan_of(batch_size=120, sampling=sampling, steps=2)  # every record in every step
+
+    def scores(last: float) -> Tensor:
+        sums.clear()
+        x = torch.full((120, 1), 0.3)
+        x[-1] = last
+        x = x if math.isfinite(last) or sampling == "fixed" else x[:-1]
+        made = Scored()
+        optimizer = torch.optim.SGD(made.parameters(), lr=1.0)
+        run = join(made, optimizer, plan, (x, torch.zeros(len(x))), seed=1)
+
+        def step(batch: Any) -> None:
+            run.backward(run.model(batch[0]))
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+
+        choose_learning_rate(run, step, lambda out, _: out, microbatch_size=50)
+        return sums[0]
+
+    extremes = {value: scores(value) for value in (-5.0, 0.0, 0.3, 100.0, math.nan, math.inf)}
+    if sampling == "poisson":
+        without = extremes[math.nan]
+        moved = [float((each - without).norm()) for each in extremes.values()]
+        assert max(moved) == pytest.approx(0.7)
+    else:
+        moved = [float((a - b).norm()) for a in extremes.values() for b in extremes.values()]
+        assert max(moved) == pytest.approx(2.0 * 0.7)
+
+
+def test_an_empty_draw_releases_noise(sums: list[Tensor]) -> None:
+    run = run_of(plan_of(batch_size=1, steps=40))
+    assert search(run)
+    assert any(not each.any() for each in sums)
+    assert run.step == run.plan.search.steps
+
+
+def test_model_and_optimizer_begin_again_after_every_trial() -> None:
+    seen: list[tuple[Tensor, int]] = []
+    run = run_of(plan_of(), seed=4)
+    assert isinstance(run.plan, Plan)
+    assert run.plan.search is not None
+    start = {name: each.clone() for name, each in run.model.state_dict().items()}
+
+    def step(batch: Any) -> None:
+        seen.append((run.model.weight.detach().clone(), len(run.optimizer.state)))
+        take_step(run, batch)
+
+    assert choose_learning_rate(run, step, loss, microbatch_size=50)
+    first = seen[:: run.plan.search.trial_steps]
+    assert len(first) == 3
+    assert all(torch.equal(weight, start["weight"]) and not states for weight, states in first)
+    assert not torch.equal(seen[1][0], start["weight"])
+    assert all(torch.equal(each, start[name]) for name, each in run.model.state_dict().items())
+    assert not run.optimizer.state
+    assert run.model.training
+    assert not search(run), "it is done once"
+
+
+def test_the_rest_uses_the_factor_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dither.training.tuning.best_factor", lambda *_: 4.0)
+    plan = plan_of()
+    result = dither.train(model(), data(), plan, progress=False, every=1, seed=1)
+    assert plan.search is not None
+    assert result.factor == 4.0
+    assert [row.step for row in result.history] == [*range(plan.search.steps + 1, plan.steps + 1)]
+    assert [row.stepsize for row in result.history] == [4.0] * STEPS
+    assert result.bound == plan.bound
+    before = result.history[0].epsilon
+    assert before >= accounting.epsilon(
+        plan.noise_multipliers[: plan.search.steps + 1],
+        sample_rate=plan.sample_rate, delta=plan.delta,
+    ).lower  # fmt: skip
+    text = " ".join(dither.reports.statement(result).split())
+    assert f"The first {plan.search.steps} steps chose the learning rate, and are included" in text
+    assert "it chose 4." in text
+
+
+@pytest.mark.parametrize(
+    ("scores", "noise", "expected"),
+    [
+        ([0.5, 0.5, 0.5], 0.0, 1.0),
+        ([0.7, 0.5, 0.7], 0.0, 0.25),
+        ([0.7, 0.5, 0.71], 0.01, 4.0),
+        ([0.52, 0.5, 0.51], 0.01, 1.0),  # within two standard deviations of a difference
+        ([math.nan, 0.5, 0.6], 0.01, 4.0),
+    ],
+)
+def test_the_best_factor(scores: list[float], noise: float, expected: float) -> None:
+    assert best_factor((0.25, 1.0, 4.0), scores, noise) == expected
+
+
+def test_scores_are_right_classes_or_likelihoods() -> None:
+    x, y = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0])
+    assert record_scores(nn.Identity(), (x, y), loss).tolist() == [1.0, 0.0]
+    one = record_scores(nn.Identity(), (x[:, :1], torch.tensor([1, 1])), loss)
+    assert one.tolist() == [1.0, 0.0]
+    squared = record_scores(nn.Identity(), (x[:, 0], torch.zeros(2)), lambda a, b: (a - b) ** 2)
+    assert squared.tolist() == pytest.approx([math.exp(-4.0), 1.0])
+    assert record_scores(nn.Identity(), (x[:, 0], y * 1.0), lambda a, b: a - 9.0).tolist() == [1, 1]
+
+
+def test_a_rate_that_is_far_too_small_is_corrected() -> None:
+    plan = plan_of(epsilon=8.0, dataset_size=2000, batch_size=200, steps=60)
+    made = nn.Linear(5, 2)
+    nn.init.zeros_(made.weight)
+    nn.init.constant_(made.bias, 1.0)
+    with torch.no_grad():
+        made.bias[1] = -1.0  # predicts one class until it has moved
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.2)
+    found = dither.train(made, data(2000), plan, optimizer=optimizer, progress=False, seed=1)
+    assert found.factor == 4.0
+
+
+def test_own_loops_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"plan must have no search \(tune=None\)"):
+        dither.make_private(model(), torch.optim.SGD(model().parameters()), plan_of(), data())
+
+
+class Killed(BaseException):
+    """Like a kill: nothing is cleaned up."""
+
+
+class Dying:
+    """A dataset that dies when it is asked for a batch too many."""
+
+    def __init__(self, after: int) -> None:
+        self._data, self._left = data(), after
+
+    def __len__(self) -> int:
+        return 120
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+        return [(self._data[0][i], self._data[1][i]) for i in indices]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._data[0][index], self._data[1][index]
+
+
+def trained(folder: Path, plan: Plan, after: int) -> Any:
+    run = dither.Run(folder, resume=True, checkpoint_every=4)
+    return dither.train(model(), Dying(after), plan, run=run, progress=False, seed=9)
+
+
+@pytest.mark.filterwarnings("ignore:.*steps were spent and lost")
+@pytest.mark.parametrize("after", [1, 7, 19, 20, 21])
+def test_a_search_that_died_begins_again_and_stays_spent(tmp_path: Path, after: int) -> None:
+    plan = plan_of()
+    assert plan.search is not None
+    assert plan.search.steps == 20
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", plan, after)
+    again = trained(tmp_path / "run", plan, 1000)
+    lost = after - 20 if after >= 20 else after
+    assert again.steps == plan.steps + lost
+    assert again.bound.epsilon <= plan.bound.epsilon
+    assert (again.plan == plan) == (not lost)
+    ledger = Ledger(tmp_path / "run" / "ledger.sqlite", create=False)
+    (run,) = ledger.runs.values()
+    assert len(run.spent) == plan.steps + lost
+    assert ledger.total_of(run.entry.run, delta=plan.delta).epsilon <= plan.bound.epsilon
+    ledger.close()
+    report = dither.reports.run_report(tmp_path / "run")
+    assert report.claim.bound == again.bound
+    assert "chose the learning rate" in " ".join(report.statement)
+    if not lost:
+        whole = trained(tmp_path / "whole", plan, 1000)
+        assert (again.factor, again.steps) == (whole.factor, whole.steps)
+        for one, two in zip(again.model.parameters(), whole.model.parameters(), strict=True):
+            assert torch.equal(one, two)
+
+
+def test_the_cost_of_all_is_registered_before_the_first_trial(tmp_path: Path) -> None:
+    plan = plan_of()
+    ledger, small = Ledger(tmp_path / "ledger"), Ledger(tmp_path / "small")
+    run = run_of(plan, ledger=ledger)
+    next(iter(run.batches(1)))
+    (state,) = ledger.runs.values()
+    assert state.noise == tuple(plan.noise_multipliers)
+    assert state.entry.epsilon == plan.bound.epsilon
+    run.close()
+    small.cap(0.9 * plan.bound.epsilon, plan.delta)
+    with pytest.raises(BudgetExceededError, match="above the cap"):
+        next(iter(run_of(plan, ledger=small).batches(1)))
