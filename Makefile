@@ -21,7 +21,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser coverage lint docs package bench experiments reproduce evidence clean
+.PHONY: help setup demo test browser coverage lint docs package bench experiments recipe reproduce evidence clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ experiments: $(DEV) ## training on MNIST and Fashion-MNIST; results go to experi
 	$(BIN)/python -m experiments.noise_shapes
 	$(BIN)/python -m experiments.adaptive_leak
 	$(BIN)/python -m experiments.estimator_defaults
+
+recipe: $(DEV) ## the recipe against a grid on held-out tasks, an hour of two cores; it resumes
+	$(ONE_THREAD) $(BIN)/python -m experiments.recipe --tasks heldout --jobs 2
 
 reproduce: $(DEV) ## the paper's tables and figures, about three hours of two cores; it resumes
 	$(BIN)/python -m experiments.reproduction all --profile small --resume

@@ -1,0 +1,1 @@
+"""Parts of `experiments.recipe`: tasks, competitors, the search of a grid, records and tables."""
