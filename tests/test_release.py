@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 from dither.clipping import ClippedSum, clipped_sum
 from dither.randomness import Source, Stream
 from dither.release import ReleasedGradient, margin, normal_blocks, release
-from dither.types import FloatArray
+from dither.types import CLIPPINGS, FloatArray
 
 LEVEL = 1e-6
 BEYOND = float(stats.norm.isf(LEVEL / 2.0))
@@ -357,7 +357,8 @@ def flat(gradients: dict[str, Tensor]) -> Tensor:
     return torch.cat([gradient.double().flatten() for gradient in gradients.values()])
 
 
-def test_the_margin_covers_sums_in_single_precision() -> None:
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_the_margin_covers_sums_in_single_precision(clipping: str) -> None:
     torch.manual_seed(2)
     model = nn.Sequential(
         nn.Conv2d(1, 8, 5, stride=2),
@@ -369,9 +370,10 @@ def test_the_margin_covers_sums_in_single_precision() -> None:
     )
     x, y = torch.randn(256, 1, 14, 14), torch.randint(10, (256,))
     clip_norm = 1.0
-    single = flat(clipped_sum(model, losses, x, y, clip_norm=clip_norm).gradients)
+    how: dict[str, Any] = {"clip_norm": clip_norm, "clipping": clipping}
+    single = flat(clipped_sum(model, losses, x, y, **how).gradients)
     model.double()
-    exact = flat(clipped_sum(model, losses, x.double(), y, clip_norm=clip_norm).gradients)
+    exact = flat(clipped_sum(model, losses, x.double(), y, **how).gradients)
     assert float(exact.norm()) > clip_norm
     allowed = 0.5 * margin(256) * clip_norm
     assert float((single - exact).norm()) < 0.1 * allowed
@@ -379,17 +381,19 @@ def test_the_margin_covers_sums_in_single_precision() -> None:
     assert float((exact.bfloat16().double() - exact).norm()) > allowed
 
 
+@pytest.mark.parametrize("clipping", CLIPPINGS)
 @pytest.mark.parametrize("records", [256, 2_048])
 def test_one_of_many_aligned_records_moves_a_float32_sum_by_no_more_than_the_margin(
-    records: int,
+    records: int, clipping: str
 ) -> None:
+    how: dict[str, Any] = {"clip_norm": 1.0, "clipping": clipping}
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 10))
     x = torch.randn(1, 200) + 0.01 * torch.randn(records, 200)
     y = torch.zeros(records, dtype=torch.int64)
-    whole = flat(clipped_sum(model, losses, x, y, clip_norm=1.0).gradients)
+    whole = flat(clipped_sum(model, losses, x, y, **how).gradients)
     assert float(whole.norm()) > 0.9 * records
     for left_out in (0, records // 2, records - 1):
         kept = torch.arange(records) != left_out
-        rest = flat(clipped_sum(model, losses, x[kept], y[kept], clip_norm=1.0).gradients)
+        rest = flat(clipped_sum(model, losses, x[kept], y[kept], **how).gradients)
         assert float((whole - rest).norm()) < 1.0 + 0.5 * margin(records)

@@ -21,7 +21,7 @@ from dither.audit.guesses import (
 from dither.planning import ReactivePlan
 from dither.release import add_noise
 from dither.schedules import AdaGradNorm, Linear
-from dither.types import PrivacyBound
+from dither.types import CLIPPINGS, PrivacyBound
 
 SMALL: dict[str, Any] = {
     "epsilon": 1.0, "delta": 1e-5, "dataset_size": 100, "batch_size": 20, "steps": 10,
@@ -220,6 +220,19 @@ def test_real_scores_are_distributed_as_the_simulation_says() -> None:
                 real = found[scores.included == is_in]
                 assert ks_2samp(real, expected[included == is_in]).pvalue > 1e-4
             assert ks_2samp(real * 1.1, expected[~included]).pvalue < 1e-4
+
+
+@pytest.mark.parametrize("clip_norm", [1e-4, 1.0, 100.0])
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_a_canary_moves_the_release_by_the_clip_norm(clip_norm: float, clipping: str) -> None:
+    """Whatever the clip norm: automatic clipping shortens gradients that are not much above γ."""
+    plan = Plan.from_noise_multipliers(
+        [0.5], delta=1e-5, dataset_size=2_000, batch_size=2_000, clip_norm=clip_norm,
+        clipping=clipping,
+    )  # fmt: skip
+    scores = attack_plan(plan, np.arange(2_000) % 2 == 0, seed=1)
+    assert abs(scores.final[::2].mean() - 1.0) < 0.1  # 6 standard deviations
+    assert abs(scores.final[1::2].mean()) < 0.1
 
 
 def test_fixed_sampling_is_audited_as_replacement() -> None:

@@ -11,16 +11,21 @@ from tests.clipping.comparing import by_loop, cross_entropy, distance, quietly
 from torch import Tensor, nn
 
 from dither.clipping import clipped_sum
+from dither.types import CLIPPINGS
 
 PAID = 1e-4
 """What a record may contribute beyond the clip norm: a tenth of what `release.margin` pays for."""
 
 
-def contribution(model: nn.Module, x: Tensor, clip_norm: float) -> float:
+BOTH = pytest.mark.parametrize("clipping", CLIPPINGS)
+
+
+def contribution(model: nn.Module, x: Tensor, clip_norm: float, clipping: str = "flat") -> float:
     """What one record contributes in truth: its clip factor times its gradient in float64."""
     ordinary = torch.randn(2, *x.shape[1:])
-    clipped_sum(model, weighted_outputs, ordinary, None, clip_norm=clip_norm)
-    total = clipped_sum(model, weighted_outputs, x, None, clip_norm=clip_norm)
+    how: dict[str, Any] = {"clip_norm": clip_norm, "clipping": clipping}
+    clipped_sum(model, weighted_outputs, ordinary, None, **how)
+    total = clipped_sum(model, weighted_outputs, x, None, **how)
     exact = copy.deepcopy(model).double()
     value = weighted_outputs(exact(x.double()), None).sum()
     gradients = torch.autograd.grad(value, list(exact.parameters()))
@@ -44,9 +49,15 @@ def weighted_outputs(outputs: Tensor, targets: None) -> Tensor:
     st.floats(0.3, 2.0),
     st.floats(-6.0, 0.0),
     st.booleans(),
+    st.sampled_from(CLIPPINGS),
 )
 def test_no_record_contributes_more_than_the_clip_norm(
-    terms: int, shape: tuple[int, int], value: float, closeness: float, noisy: bool
+    terms: int,
+    shape: tuple[int, int],
+    value: float,
+    closeness: float,
+    noisy: bool,
+    clipping: str,
 ) -> None:
     """Equal terms, whose rounding errors pile up, and halves that all but cancel each other."""
     torch.manual_seed(terms)
@@ -55,18 +66,21 @@ def test_no_record_contributes_more_than_the_clip_norm(
     x = x + 0.1 * torch.randn_like(x) if noisy else x
     half = terms // 2
     x[:, terms - half :] = x[:, :half] * (1.0 - 10.0**closeness)
-    assert contribution(model, x, clip_norm=0.5) <= 1.0 + PAID
+    assert contribution(model, x, 0.5, clipping) <= 1.0 + PAID
 
 
 @pytest.mark.parametrize("shape", [(60, 3), (20, 3), (8, 8), (12, 300), (16, 16), (100, 200)])
 @pytest.mark.parametrize(("terms", "value"), [(491, 0.625), (1468, 1.375), (5816, 1.51766943)])
-def test_equal_terms_do_not_pile_up(shape: tuple[int, int], terms: int, value: float) -> None:
+@BOTH
+def test_equal_terms_do_not_pile_up(
+    shape: tuple[int, int], terms: int, value: float, clipping: str
+) -> None:
     """Narrow products add up all of their terms in a single run: thousands of roundings."""
     model = nn.Linear(*shape, bias=False)
     x = torch.full((1, terms, shape[0]), value)
     half = terms // 2
     x[:, terms - half :] = x[:, :half] * 0.9
-    assert contribution(model, x, clip_norm=0.5) <= 1.0 + PAID
+    assert contribution(model, x, 0.5, clipping) <= 1.0 + PAID
 
 
 def test_a_single_run_of_a_narrow_product_would_be_found() -> None:
@@ -79,7 +93,8 @@ def test_a_single_run_of_a_narrow_product_would_be_found() -> None:
     assert float((single_run - exact).norm() / exact.norm()) > 2.0 * PAID
 
 
-def test_the_constructed_record_of_which_inner_products_lose_the_norm() -> None:
+@BOTH
+def test_the_constructed_record_of_which_inner_products_lose_the_norm(clipping: str) -> None:
     """In float32, T × T inner products of this record give a negative squared norm."""
     torch.manual_seed(3)
     base, tiny = torch.randn(1, 1, 512) * 300.0, torch.randn(1, 2, 512) * 0.1
@@ -88,7 +103,9 @@ def test_the_constructed_record_of_which_inner_products_lose_the_norm() -> None:
     left = torch.ones(2, 256) * torch.tensor([[1.0], [-1.0]])
     naive = ((x[0] @ x[0].t()) * (left @ left.t())).sum()
     assert abs(float(naive) - 256 * float((x[0, 0] - x[0, 1]).double().square().sum())) > 100.0
-    assert contribution(model, x, clip_norm=1.0) == pytest.approx(1.0, abs=1e-5)
+    norm = 16.0 * float((x[0, 0] - x[0, 1]).double().norm())
+    expected = 1.0 if clipping == "flat" else norm / (norm + 0.01)
+    assert contribution(model, x, 1.0, clipping) == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_rounding_test_would_find_a_naive_norm() -> None:
@@ -103,10 +120,13 @@ def test_the_rounding_test_would_find_a_naive_norm() -> None:
     assert abs(float(factor) * float(gradient.norm()) - 1.0) > 1e-2
 
 
-def share(model: nn.Module, loss: Any, ordinary: Any, inputs: Any, clip_norm: float) -> float:
+def share(
+    model: nn.Module, loss: Any, ordinary: Any, inputs: Any, clip_norm: float, clipping: str
+) -> float:
     """What one record contributes, relative to the clip norm, after an ordinary batch."""
-    quietly(model, loss, ordinary, None, clip_norm=clip_norm)
-    total = quietly(model, loss, inputs, None, clip_norm=clip_norm)
+    how = {"clip_norm": clip_norm, "clipping": clipping}
+    quietly(model, loss, ordinary, None, **how)
+    total = quietly(model, loss, inputs, None, **how)
     exact = copy.deepcopy(model).double()
     wide = tuple(x.double() if x.is_floating_point() else x for x in inputs)
     gradients = torch.autograd.grad(loss(exact(*wide), None).sum(), list(exact.parameters()))
@@ -133,13 +153,14 @@ def summed(outputs: Tensor, targets: None) -> Tensor:
     ("large", "small", "clip_norm"),
     [(9e18, 2.6e-23, 1e-3), (1e15, 1e-21, 1e-5), (1.0, 1e-12, 1e-11)],
 )
+@BOTH
 def test_squares_that_vanish_in_float32_are_not_forgotten(
-    large: float, small: float, clip_norm: float
+    large: float, small: float, clip_norm: float, clipping: str
 ) -> None:
     model = Scaled(4, 1000)
     ordinary = torch.randn(4, 4), torch.rand(4, 1000) + 0.5
     record = torch.full((1, 4), large), torch.full((1, 1000), small)
-    assert share(model, summed, ordinary, record, clip_norm) <= 1.0 + PAID
+    assert share(model, summed, ordinary, record, clip_norm, clipping) <= 1.0 + PAID
 
 
 class Bag(nn.Module):
@@ -154,21 +175,23 @@ class Bag(nn.Module):
 
 
 @pytest.mark.parametrize("size", [1e3, 1e5, 1e7])
-def test_a_token_whose_gradients_cancel(size: float) -> None:
+@BOTH
+def test_a_token_whose_gradients_cancel(size: float, clipping: str) -> None:
     torch.manual_seed(0)
     weights = size * torch.randn(1, 2, 6)
     weights[:, 1] = torch.randn(6) - weights[:, 0]
     ids = torch.zeros(1, 2).long()
     ordinary = torch.randint(5, (4, 2)), torch.randn(4, 2, 6)
-    assert share(Bag(), summed, ordinary, (ids, weights), 0.5) <= 1.0 + PAID
+    assert share(Bag(), summed, ordinary, (ids, weights), 0.5, clipping) <= 1.0 + PAID
 
 
 @pytest.mark.parametrize("terms", [1734, 20_000])
-def test_a_token_that_is_repeated_very_often(terms: int) -> None:
+@BOTH
+def test_a_token_that_is_repeated_very_often(terms: int, clipping: str) -> None:
     weights = torch.full((1, terms, 6), 0.3)
     ordinary = torch.randint(5, (4, terms)), torch.rand(4, terms, 6)
     record = torch.ones(1, terms).long(), weights
-    assert share(Bag(), summed, ordinary, record, 0.5) <= 1.0 + PAID
+    assert share(Bag(), summed, ordinary, record, 0.5, clipping) <= 1.0 + PAID
 
 
 class Difference(nn.Module):
@@ -181,12 +204,13 @@ class Difference(nn.Module):
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e5])
-def test_a_layer_used_twice_whose_gradients_cancel(offset: float) -> None:
+@BOTH
+def test_a_layer_used_twice_whose_gradients_cancel(offset: float, clipping: str) -> None:
     torch.manual_seed(0)
     one = offset + torch.randn(1, 30)
     ordinary = torch.randn(4, 30), torch.randn(4, 30)
     record = one, one + torch.randn(1, 30)
-    assert share(Difference(), summed, ordinary, record, 0.5) <= 1.0 + PAID
+    assert share(Difference(), summed, ordinary, record, 0.5, clipping) <= 1.0 + PAID
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e5])

@@ -62,6 +62,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, lr=0.002),
 }
+CLIPPING = {"sgd": "flat", "adam": "automatic"}
 
 
 def go(private: dither.training.Private) -> None:
@@ -80,11 +81,12 @@ def take_step(private: dither.training.Private, batch: Any) -> None:
 
 def equal(folder: Path, rank: int) -> None:
     """Without noise, on all records in every step."""
-    plan = dither.Plan.unsafe_without_noise(
-        steps=STEPS, dataset_size=RECORDS, batch_size=RECORDS, clip_norm=0.5
-    )
     found = {}
     for kind, make in OPTIMIZERS.items():
+        plan = dither.Plan.unsafe_without_noise(
+            steps=STEPS, dataset_size=RECORDS, batch_size=RECORDS, clip_norm=0.5,
+            clipping=CLIPPING[kind],
+        )  # fmt: skip
         for name, (model, inputs) in models().items():
             targets = torch.arange(RECORDS) % 3
             if rank:  # all begin with what the first rank has
@@ -203,6 +205,7 @@ def refusals(folder: Path, rank: int) -> None:
 
     sizes_of = nn.Linear(3, 2), nn.Linear(3, 2, bias=False)
     tried("plans", z=2.0 + rank)
+    tried("clipping", clipping="automatic" if rank else "flat")
     tried("models")
     tried("layers")
     tried("fixed", sampling="fixed")

@@ -156,6 +156,7 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
     different = "must be the same on every rank, got different ones"
     for found in (first, *others):
         assert found["plans"].endswith(f"plan {different}")
+        assert found["clipping"].endswith(f"plan {different}")
         for case in ("models", "layers", "frozen"):
             assert found[case].endswith(f"model {different}")
         assert "Poisson sampling in a process group" in found["fixed"]

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,18 @@ def test_reactive_step_sizes(tmp_path: Path, noise: str) -> None:
     assert report.warnings == ()
     assert report.facts is not None
     assert " ".join(paragraphs(report.facts)) == " ".join(statement(result).split())
+
+
+@pytest.mark.parametrize("is_reactive", [False, True])
+def test_automatic_clipping(tmp_path: Path, is_reactive: bool) -> None:
+    plan = reactive(AdaGradNorm(b0_squared=4.0, nu=0.01)) if is_reactive else noisy_plan()
+    result = trained(tmp_path / "run", replace(plan, clipping="automatic"))
+    report = run_report(tmp_path / "run")
+    assert report.warnings == ()
+    assert report.facts is not None
+    text = " ".join(paragraphs(report.facts))
+    assert text == " ".join(statement(result).split())
+    assert "to an l2 norm below 1 (automatic clipping)" in text
 
 
 def test_replace_one_adjacency(tmp_path: Path) -> None:

@@ -76,7 +76,11 @@ def released_sum(run: Private) -> Tensor:
 
 
 def sum_by_hand(
-    module: nn.Module, loss: Callable[..., Tensor], clip_norm: float, *batch: Tensor
+    module: nn.Module,
+    loss: Callable[..., Tensor],
+    clip_norm: float,
+    *batch: Tensor,
+    clipping: str = "flat",
 ) -> Tensor:
     """Return the clipped sum from the gradient of every record alone, by plain autograd.
 
@@ -85,6 +89,7 @@ def sum_by_hand(
         loss: ``loss(module, *record)`` for a batch of one record.
         clip_norm: the bound on a record's gradient.
         batch: tensors of one row per record.
+        clipping: "flat" or "automatic".
     """
     copied = copy.deepcopy(module)
     parameters = [p for p in copied.parameters() if p.requires_grad]
@@ -94,7 +99,9 @@ def sum_by_hand(
         found = torch.autograd.grad(own, parameters, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([each.flatten().double() for each in found])
         if gradient.isfinite().all():
-            total += gradient * min(1.0, clip_norm / max(float(gradient.norm()), 1e-300))
+            norm = float(gradient.norm())
+            flat_factor = min(1.0, clip_norm / max(norm, 1e-300))
+            total += gradient * (flat_factor if clipping == "flat" else clip_norm / (norm + 0.01))
     return total
 
 

@@ -26,6 +26,7 @@ from dither import Plan
 from dither.randomness import Source
 from dither.release import margin, normal_blocks
 from dither.schedules import Linear
+from dither.types import CLIPPINGS
 
 OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], Optimizer]] = {
     "sgd": lambda p: SGD(p, lr=0.5),
@@ -58,12 +59,16 @@ def test_without_noise_and_clipping_it_is_the_plain_optimizer(name: str, samplin
     assert float((found - by_hand(plan, OPTIMIZERS[name])).abs().max()) < 1e-6
 
 
+@pytest.mark.parametrize("clipping", CLIPPINGS)
 @pytest.mark.parametrize("microbatch_size", [0, 1, 5])
-def test_with_clipping_alone_it_is_descent_along_clipped_gradients(microbatch_size: int) -> None:
-    plan = quiet_plan(clip_norm=0.3)
+def test_with_clipping_alone_it_is_descent_along_clipped_gradients(
+    microbatch_size: int, clipping: str
+) -> None:
+    plan = quiet_plan(clip_norm=0.3, clipping=clipping)
     made = model()
     for t in range(plan.steps):
-        total = sum_by_hand(made, own_losses, 0.3, *batch_by_hand(plan, t)).float()
+        drawn = batch_by_hand(plan, t)
+        total = sum_by_hand(made, own_losses, 0.3, *drawn, clipping=clipping).float()
         with torch.no_grad():
             nn.utils.vector_to_parameters(
                 flat(made) - 0.5 * total / plan.batch_size, made.parameters()

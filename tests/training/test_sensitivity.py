@@ -18,8 +18,10 @@ import dither
 from dither import Plan
 from dither.release import margin
 from dither.training import Private
+from dither.types import CLIPPINGS
 
 RECORDS, CLIP = 16, 0.1
+BOTH = pytest.mark.parametrize("clipping", CLIPPINGS)
 Compute = Callable[[Private, Any], None]
 
 pytestmark = pytest.mark.filterwarnings("ignore::dither.clipping.FallbackWarning")
@@ -34,13 +36,17 @@ def records(outlier: float) -> tuple[Tensor, Tensor]:
 
 
 def sums_of(
-    compute: Compute, dataset: Any, make: Callable[[], nn.Module] = model, **settings: Any
+    compute: Compute,
+    dataset: Any,
+    make: Callable[[], nn.Module] = model,
+    clipping: str = "flat",
+    **settings: Any,
 ) -> list[Tensor]:
     """Return the sums of three steps in which all records take part, and the model stays."""
     torch.manual_seed(0)
     made = make()
     plan = Plan.unsafe_without_noise(
-        steps=3, dataset_size=RECORDS, batch_size=RECORDS, clip_norm=CLIP
+        steps=3, dataset_size=RECORDS, batch_size=RECORDS, clip_norm=CLIP, clipping=clipping
     )
     optimizer = torch.optim.SGD(made.parameters(), lr=1e-30)
     run = dither.make_private(made, optimizer, plan, dataset, seed=1, **settings)
@@ -121,9 +127,12 @@ COMPUTES = [
 ]  # fmt: skip
 
 
+@BOTH
 @pytest.mark.parametrize("compute", COMPUTES)
-def test_an_outlier_changes_every_sum_by_the_clip_norm_and_no_more(compute: Compute) -> None:
-    for change in changes(compute):
+def test_an_outlier_changes_every_sum_by_the_clip_norm_and_no_more(
+    compute: Compute, clipping: str
+) -> None:
+    for change in changes(compute, clipping=clipping):
         assert 0.8 < change < 1.0 + 1e-5
 
 
@@ -140,12 +149,15 @@ def test_without_clipping_it_would_change_the_sum_by_much_more(
     assert min(changes(plain)) > 10.0
 
 
+@BOTH
 @pytest.mark.parametrize("outlier", [float("nan"), float("inf"), 1e20, 1e38])
 @pytest.mark.parametrize("compute", [
     plain, in_microbatches, by_submodules, called_twice, enlarged,
 ])  # fmt: skip
-def test_records_that_are_not_finite_or_overflow(compute: Compute, outlier: float) -> None:
-    for change in changes(compute, outlier):
+def test_records_that_are_not_finite_or_overflow(
+    compute: Compute, outlier: float, clipping: str
+) -> None:
+    for change in changes(compute, outlier, clipping=clipping):
         assert change < 1.0 + 1e-5
 
 
@@ -173,13 +185,14 @@ def random_views(x: Tensor) -> Tensor:
     return x[:, None] + 0.01 * torch.randn(1, 4, FEATURES)
 
 
+@BOTH
 @pytest.mark.parametrize("augment", [views, random_views])
 @pytest.mark.parametrize("outlier", [50.0, float("nan")])
 @pytest.mark.parametrize("compute", [plain, in_microbatches])
 def test_a_record_with_several_views_is_one_record(
-    compute: Compute, outlier: float, augment: Any
+    compute: Compute, outlier: float, augment: Any, clipping: str
 ) -> None:
-    for change in changes(compute, outlier, augment=augment):
+    for change in changes(compute, outlier, augment=augment, clipping=clipping):
         assert change < 1.0 + 1e-5
         assert outlier != 50.0 or change > 0.5
 
@@ -226,13 +239,14 @@ def test_sequences_as_long_as_the_batch(compute: Compute) -> None:
         assert 0.0 < change < 1.0 + 1e-5
 
 
-def test_more_records_than_single_precision_can_add_up() -> None:
+@BOTH
+def test_more_records_than_single_precision_can_add_up(clipping: str) -> None:
     """Five thousand records of the clip norm: rounding stays within what the noise pays for."""
 
     def total(count: int) -> float:
         made = nn.Linear(1, 1, bias=False)
         plan = Plan.unsafe_without_noise(
-            steps=1, dataset_size=5000, batch_size=5000, clip_norm=CLIP
+            steps=1, dataset_size=5000, batch_size=5000, clip_norm=CLIP, clipping=clipping
         )
         optimizer = torch.optim.SGD(made.parameters(), lr=1.0)
         run = dither.make_private(made, optimizer, plan, torch.full((count, 1), 3.0), seed=1)
