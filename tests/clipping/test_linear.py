@@ -203,7 +203,7 @@ def test_products_of_large_and_small_numbers(
     """Clipped like any others, and another record is left as it is."""
     x = torch.tensor([[row, -row], [0.6, 0.8]], dtype=dtype)
     residuals = torch.tensor([[residual], [1.0]], dtype=dtype)
-    for C in (1e-2, 1.0, 1e3):
+    for C in (1e-8, 1e-2, 1.0, 1e3):
         found = linear_clipped_sum(
             DenseRows(x), x.new_zeros(2, 1), lambda s, i: residuals[i], np.arange(2),
             Clip(C, clipping),

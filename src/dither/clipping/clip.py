@@ -152,7 +152,7 @@ def _sums(
     contributions: Mapping[str, Contribution], factors: Tensor, scale: float
 ) -> dict[str, Tensor]:
     sums = {name: _sum(part, factors) for name, part in contributions.items()}
-    return sums if scale == 1.0 else {name: total * scale for name, total in sums.items()}
+    return sums if scale == 1.0 else {name: total.mul_(scale) for name, total in sums.items()}
 
 
 def _sum(part: Contribution, factors: Tensor) -> Tensor:

@@ -21,6 +21,9 @@ _CHUNK = 4096
 _LOST = 1e-150
 """More than the norm of any row whose squares vanish in float64: norms stay upper bounds."""
 
+_LONGEST = 1e30
+"""A longer row counts as zeros: it would multiply what is lost where r is tiny in float32."""
+
 LogitGradients = Callable[[Tensor, NDArray[np.int64]], Tensor]
 """From logits, rows × outputs, and the indices of their records to r, of the same shape."""
 
@@ -117,7 +120,8 @@ def linear_clipped_sum(
     """Return the sum of the clipped gradients of a linear model without autograd.
 
     Guarantees: every record adds a gradient of norm at most ``clip.norm``, up to the rounding that
-    `dither.release.margin` covers; one whose gradient is not finite adds nothing.
+    `dither.release.margin` covers; one whose gradient is not finite, or whose row is longer than
+    1e30, adds nothing.
 
     Args:
         rows: all records.
@@ -145,8 +149,9 @@ def linear_clipped_sum(
         r = logit_gradients(rows.matmul(taken, weight), part)
         # In float64: squares of tiny numbers would vanish, and sums of many would stagnate.
         length = torch.linalg.vector_norm(r, dim=1, dtype=torch.float64)
-        norm = (length + _LOST) * (rows.norms[torch.from_numpy(part)] + _LOST)
-        finite = torch.isfinite(norm)
+        row_norms = rows.norms[torch.from_numpy(part)]
+        norm = (length + _LOST) * (row_norms + _LOST)
+        finite = torch.isfinite(norm) & (row_norms <= _LONGEST)
         # A factor alone may be too small for float32 where its product with r is not.
         scaled = (r.double() * clip.factors(norm)[:, None]).to(r.dtype)
         kept = torch.where(finite[:, None], scaled, 0.0)
