@@ -23,7 +23,11 @@ def plain(sampling: str = "poisson", steps: int = 60, noise: str = "uniform") ->
 
 
 def tuned(plan: Plan, share: float = 0.3, **settings: Any) -> Plan:
-    return with_search(plan, share=share, rate=lambda z: 1.0 / float(z.mean()), **settings)
+    return with_search(plan, share=share, trial_rate=ratio, **settings)
+
+
+def ratio(trial: np.ndarray, rest: np.ndarray) -> float:
+    return float(rest.mean() / trial.mean())
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from dither import Plan, accounting
 from dither.accounting import BudgetExceededError
 from dither.ledger import Ledger
 from dither.planning.search import with_search
+from dither.schedules import AdaGradNorm
 from dither.training import Private
 from dither.training.make_private import join
 from dither.training.tuning import best_factor, choose_learning_rate, record_scores
-from dither.types import Search
 
 STEPS = 10
 
@@ -30,17 +30,7 @@ def plan_of(**settings: Any) -> Plan:
         "clip_norm": 0.7, "noise": "uniform", **settings,
     }  # fmt: skip
     share = given.pop("share", 0.5)
-    return with_search(dither.plan(**given), share=share, rate=lambda z: 1.0)
-
-
-def by_hand(
-    noise: float, *, score_noise: float | None = None, rest: int = 2, **settings: Any
-) -> Plan:
-    """Return a plan of three trials of one step, one score step and the rest."""
-    z = [noise] * 3 + [score_noise or noise] + [noise] * rest
-    plan = Plan.from_noise_multipliers(z, **{"delta": 1e-5, **settings})
-    object.__setattr__(plan, "search", Search((0.25, 1.0, 4.0), 1, 1))
-    return plan
+    return with_search(dither.plan(**given), share=share, trial_rate=lambda *_: 1.0)
 
 
 def data(records: int = 120) -> tuple[Tensor, Tensor]:
@@ -216,6 +206,45 @@ def test_a_rate_that_is_far_too_small_is_corrected() -> None:
     optimizer = torch.optim.SGD(made.parameters(), lr=0.2)
     found = dither.train(made, data(2000), plan, optimizer=optimizer, progress=False, seed=1)
     assert found.factor == 4.0
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "sgd", "adam"])
+def test_a_trial_has_the_learning_rate_that_the_rule_gives_a_run_like_it(optimizer: str) -> None:
+    given: dict[str, Any] = {"dataset_size": 5000, "batch_size": 250, "optimizer": optimizer}
+    wide = nn.Linear(100, 100)
+    made = dither.recipe(wide, epsilon=1.0, steps=150, noise="uniform", tune=0.4, **given)
+    plan = made.plan()
+    assert isinstance(plan, Plan)
+    assert plan.search is not None
+    assert plan.bound.epsilon <= 1.0
+    trial = plan.noise_multipliers[: plan.search.trial_steps]
+    alone = accounting.epsilon(trial, sample_rate=plan.sample_rate, delta=plan.delta).epsilon
+    like_it = dither.recipe(wide, epsilon=alone, steps=trial.size, **given)
+    own = made.learning_rate * plan.stepsizes[plan.search.trial_steps]  # of factor 1
+    # The rule goes by the central limit, which is rough for a few steps.
+    assert own == pytest.approx(like_it.learning_rate, rel=0.15)
+    assert own != pytest.approx(made.learning_rate, rel=0.3)
+
+
+def test_one_number_more_trains_with_a_search(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"epsilon": 1.0, "tune": 0.2, "steps": 10, "batch_size": 30}
+    run = dither.Run(tmp_path / "run", resume=True)
+    result = dither.train(model(), data(), run=run, progress=False, **given)
+    assert result.bound.epsilon <= 1.0
+    assert result.factor in {0.25, 1.0, 4.0}
+    assert result.recipe is not None
+    assert "tune" in str(result.recipe)
+    with pytest.raises(ValueError, match="tune must be what the run began with, 0.2, got 0.3"):
+        dither.train(model(), data(), run=run, progress=False, **{**given, "tune": 0.3})
+
+
+def test_step_sizes_that_react_are_refused() -> None:
+    made = dither.recipe(
+        model(), dataset_size=120, epsilon=1.0, steps=5, tune=0.2, noise="uniform",
+        stepsizes=AdaGradNorm(1.0, 1.0),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="tune must be None for step sizes that react"):
+        made.plan()
 
 
 def test_own_loops_are_refused() -> None:

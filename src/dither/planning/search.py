@@ -28,23 +28,28 @@ import numpy as np
 from dither import validate
 from dither.accounting.calibration import calibrate
 from dither.planning.fixed_plan import Plan
+from dither.planning.reactive_plan import ReactivePlan
 from dither.planning.resuming import with_spent
 from dither.types import Budget, FloatArray, Search
 
 FACTORS = (0.25, 1.0, 4.0)
 MOST_FACTORS = 5
 MOST_SHARE = 0.5
-_COMPUTE = 0.2
+TRIAL_COMPUTE = 0.2
 """Record-gradients of all trials together, as a share of those of the rest."""
 
 _FEWEST_STEPS = 5
+TRIALS = (
+    f"trials at {', '.join(f'{factor:.3g}' for factor in FACTORS)} times the learning rate, "
+    f"{TRIAL_COMPUTE:.0%} more record-gradients"
+)
 
 
 def with_search(
-    plan: Plan,
+    plan: Plan | ReactivePlan,
     *,
     share: float,
-    rate: Callable[[FloatArray], float],
+    trial_rate: Callable[[FloatArray, FloatArray], float],
     factors: tuple[float, ...] = FACTORS,
 ) -> Plan:
     """Return a plan that first spends a share of ε on choosing the learning rate.
@@ -56,23 +61,26 @@ def with_search(
         plan: the plan of the run without a search.
         share: what the search costs by itself, as a share of the plan's ε; above 0, at most 0.5.
             The rest gives up less than that, since costs add up like squares.
-        rate: the learning rate that the recipe gives steps with such noise multipliers. A trial
-            gets what the recipe gives a run as short and as noisy as itself, times its factor.
+        trial_rate: from the noise multipliers of a trial and of the rest to the learning rate of
+            a trial, relative to that of the rest: what suits a run as short and as noisy. It is
+            multiplied by the trial's factor.
         factors: of the learning rate, the candidates; 1 and up to four others.
 
     Example:
         >>> import dither
         >>> plain = dither.plan(
         ...     epsilon=3.0, delta=1e-5, dataset_size=10_000, batch_size=500, steps=100)
-        >>> tuned = with_search(plain, share=0.3, rate=lambda z: 1.0)
+        >>> tuned = with_search(plain, share=0.3, trial_rate=lambda trial, rest: 1.0)
         >>> tuned.search.steps, tuned.steps, tuned.bound.epsilon <= 3.0
         (41, 141, True)
         >>> round(float(tuned.noise_multipliers[-1] / plain.noise_multipliers[-1]), 2)
         1.02
     """
-    share = validate.positive(tune=share)
-    if share > MOST_SHARE:
-        raise validate.InvalidValueError(f"tune must be at most {MOST_SHARE}, got {share!r}")
+    share = check_share(share)
+    if not isinstance(plan, Plan):
+        raise validate.InvalidValueError(
+            f"tune must be None for step sizes that react to releases, got {share!r}"
+        )
     if not (1.0 in factors and len({*factors}) == len(factors) <= MOST_FACTORS):
         raise validate.InvalidValueError(
             f"factors must be 1 and at most {MOST_FACTORS - 1} others, got {factors!r}"
@@ -87,17 +95,25 @@ def with_search(
         raise validate.InvalidValueError(
             f"tune must leave enough of ε = {plan.bound.epsilon:g} for the run, got {share!r}"
         )
-    relative = rate(z[: search.trial_steps]) / rate(made.noise_multipliers[search.steps :])
+    relative = trial_rate(z[: search.trial_steps], made.noise_multipliers[search.steps :])
     trial = relative * _shortened(plan.stepsizes, search.trial_steps)
     scoring = np.ones(search.score_steps)  # which take no step
     etas = np.concatenate([*(factor * trial for factor in factors), scoring, plan.stepsizes])
     return replace(made, stepsizes=etas, search=search)
 
 
+def check_share(tune: float) -> float:
+    """Return the share of ε that a search may cost, if it is in (0, 0.5]."""
+    share = validate.positive(tune=tune)
+    if share > MOST_SHARE:
+        raise validate.InvalidValueError(f"tune must be at most {MOST_SHARE}, got {share!r}")
+    return share
+
+
 def _search_of(plan: Plan, factors: tuple[float, ...]) -> Search:
     """Return the search for a plan: a fifth of its compute for trials, one pass for scores."""
     k = len(factors)
-    trial_steps = max(_FEWEST_STEPS, math.ceil(_COMPUTE * plan.steps / k))
+    trial_steps = max(_FEWEST_STEPS, math.ceil(TRIAL_COMPUTE * plan.steps / k))
     score_steps = min(math.ceil(plan.dataset_size / plan.batch_size), k * trial_steps)
     return Search(factors, trial_steps, score_steps)
 

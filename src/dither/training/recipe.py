@@ -19,6 +19,7 @@ from dither import validate
 from dither.accounting.calibration import central_limit_log_scale
 from dither.clipping.batch import trainable
 from dither.planning import Plan, ReactivePlan, plan
+from dither.planning.search import TRIAL_COMPUTE, TRIALS, with_search
 from dither.planning.serialization import parse_json
 from dither.schedules import Linear, Reactive, parse
 from dither.schedules.parsing import text_of
@@ -26,7 +27,7 @@ from dither.training.optimizer_hooks import check_trainable
 from dither.training.optimizers import MOMENTUM, OPTIMIZERS, named_optimizer
 from dither.training.settings import Overrides, check_compute, check_overrides
 from dither.training.speed import record_gradients_per_second, seconds_in
-from dither.types import Allocation, Budget, Schedule
+from dither.types import Allocation, Budget, FloatArray, Schedule
 
 # The constants of the rule. docs: "How dither chooses" has the evidence.
 _COMPUTE = 9_000.0  # record-gradients per √n: minutes for tens of thousands of records
@@ -105,6 +106,8 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     pick("stepsizes", Linear(1.0, _END), "factors of the learning rate: noise averages out last")
     pick("noise", "optimal", "the least noise on the model for these step sizes")
     pick("averaging", None, "the last iterate: step sizes decay")
+    if "tune" in given:
+        chosen["tune"] = given["tune"], f"{GIVEN}: share of ε; {TRIALS}"
     return chosen
 
 
@@ -208,7 +211,19 @@ class Recipe:
             "stepsizes": self.stepsizes, "noise": self.noise, "sampling": self.sampling,
         }  # fmt: skip
         made: Plan | ReactivePlan = plan(**arguments)
-        return made
+        if self.tune is None:
+            return made
+        return with_search(made, share=self.tune, trial_rate=self._trial_rate)
+
+    def _trial_rate(self, trial: FloatArray, rest: FloatArray) -> float:
+        """Return the learning rate that the rule gives a trial, relative to that of the rest."""
+        longer = math.sqrt(rest.size / trial.size)
+        if self.optimizer not in ("sgd", "momentum", "SGD"):
+            return longer
+        share = 1.0 - MOMENTUM if self.optimizer == "momentum" else 1.0
+        longest = max(1.0, share * _LONGEST / (self.clip_norm * self.learning_rate))
+        noise = math.sqrt(float(np.mean(trial**-2.0) / np.mean(rest**-2.0)))
+        return min(longer * noise, longest)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Return the optimizer for a model, with the learning rate."""
@@ -325,6 +340,7 @@ def recipe(
     if isinstance(compute, str):
         batch = choose(facts, given)["batch_size"][0]
         given["compute"], reasons["compute"] = _measured(compute, model, inputs, batch)
+        given["compute"] /= 1.0 + TRIAL_COMPUTE if "tune" in given else 1.0
     elif compute is not None:
         given["compute"] = validate.positive(compute=compute)
     chosen = choose(facts, given)

@@ -143,7 +143,7 @@ def _saved_plan(directory: RunDirectory | None, plan: Plan | ReactivePlan) -> Pl
     saved = None if directory is None or not isinstance(plan, Plan) else directory.load_plan()
     if not isinstance(plan, Plan) or saved is None:
         return plan
-    sizes = ("steps", "dataset_size", "batch_size", "sampling", "clipping", "clip_norm")
+    sizes = ("steps", "dataset_size", "batch_size", "sampling", "clipping", "clip_norm", "search")
     is_same = (
         all(getattr(saved, name) == getattr(plan, name) for name in sizes)
         and np.allclose(saved.noise_multipliers, plan.noise_multipliers, rtol=1e-5)

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from dither import validate
 from dither.accounting import SAMPLINGS
 from dither.noise import Custom
+from dither.planning.search import check_share
 from dither.schedules import Reactive, Table
 from dither.training.averaging import find_averaging
 from dither.training.optimizers import OPTIMIZERS
@@ -26,6 +27,7 @@ class Overrides(TypedDict, total=False):
     stepsizes: Schedule | Reactive | ArrayLike
     noise: Allocation | ArrayLike | str
     sampling: str
+    tune: float
 
 
 class Settings(Overrides, total=False):
@@ -56,6 +58,8 @@ def check_overrides(overrides: Mapping[str, Any], n: int) -> dict[str, Any]:
     if "batch_size" in given:
         m, _ = validate.batch_within(batch_size=given["batch_size"], dataset_size=n)
         given["batch_size"] = m
+    if "tune" in given:
+        given["tune"] = check_share(given["tune"])
     choices = {"optimizer": OPTIMIZERS, "clipping": CLIPPINGS, "sampling": SAMPLINGS}
     for name, allowed in choices.items():
         if name in given:
