@@ -29,7 +29,7 @@ help: ## list the targets
 setup: $(DEV) ## make .venv with dither and the development tools, pinned by constraints.txt
 
 demo: $(READY) ## the main job on its default input: private training on digits, and a picture
-	$(BIN)/dither train --plot demo.png
+	$(BIN)/dither train --compare --plot demo.png
 
 test: lint browser ## lint, types, import contracts, tests, doctests
 	$(ONE_THREAD) $(BIN)/pytest -n 2 --durations=10

@@ -1,7 +1,7 @@
 """How fast a plan is attacked: all trials in one run, and each in a run of its own, alternating.
 
-50,000 white-box trials of the plan that ``dither train`` makes by default (338 steps) and of the
-5,000 steps of ``dither plan``, from the plan to the verdict, with seeds 1, 2, 3; beside each a few
+50,000 white-box trials of the default plan of ``dither train`` in 0.1 (338 steps) and of the 5,000
+steps of ``dither plan``, from the plan to the verdict, with seeds 1, 2, 3; beside each a few
 trials that have a run to themselves. Run by ``make bench`` (or ``python -m benchmarks.audit``),
 about five minutes; writes a record.
 """

@@ -16,7 +16,7 @@ from dither.release import add_noise
 from dither.types import SpentSoFar
 
 FAST = ["--trials", "3000", "--seed", "1"]
-TRAIN = ["train", "--alone", "--epochs", "2", "--seed", "1", "--quiet", "--run-dir", "run"]
+TRAIN = ["train", "--epochs", "2", "--seed", "1", "--quiet", "--run-dir", "run"]
 
 
 @pytest.fixture(autouse=True)
@@ -85,14 +85,14 @@ def test_a_claim_that_is_refuted_is_exit_code_3(
 def test_without_a_plan_it_is_that_of_train(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[dither.Plan] = []
+    seen: list[object] = []
 
-    def no_training(_: object, __: object, plan: dither.Plan, **___: object) -> None:
-        seen.append(plan)
+    def no_training(_: object, __: object, recipe: dither.Recipe, **___: object) -> None:
+        seen.append(recipe.plan())
         raise validate.InvalidValueError("enough")
 
     monkeypatch.setattr("dither.training.train", no_training)
-    assert "enough" in error_line(["train", "--alone", "--quiet"], capsys)
+    assert "enough" in error_line(["train", "--quiet"], capsys)
     plan = _default_plan()
     assert seen == [plan]
     attacked: list[dither.Plan] = []
@@ -145,7 +145,7 @@ def test_a_run_that_is_refused_leaves_nothing(capsys: pytest.CaptureFixture[str]
 
 
 def test_canaries_are_new_in_every_run(run_dir: Path) -> None:
-    argv = ["train", "--alone", "--steps", "2", "--noise", "uniform", "--quiet"]
+    argv = ["train", "--steps", "2", "--noise", "uniform", "--quiet"]
     assert main([*argv, "--canaries", "100", "--run-dir", "other"]) == 0
     one, two = (
         json.loads(Path(name, "canaries.json").read_text(encoding="utf-8"))["included"]
@@ -170,7 +170,7 @@ def test_a_run_with_canaries_that_is_not_over(
     )
     assert main(["audit", "--run-dir", "run", "--json", *FAST]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["steps"] == "10 of 23"
+    assert found["steps"] == "10 of 45"
     assert found["claimed"]["epsilon"] < 2.9
     assert "is claimed so far, and an attacker" in found["verdict"]
 
@@ -258,7 +258,7 @@ def test_bad_input(argv: list[str], words: str, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_bad_canaries(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert words in error_line(["train", "--alone", "--epochs", "1", *argv], capsys)
+    assert words in error_line(["train", "--epochs", "1", *argv], capsys)
     assert not Path("r").exists()
 
 

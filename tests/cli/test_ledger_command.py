@@ -89,7 +89,7 @@ def test_training_goes_on_and_keeps_to_the_cap(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = [
-        "train", "--alone", "--model", "linear", "--steps", "6", "--noise", "uniform", "--quiet",
+        "train", "--model", "linear", "--steps", "6", "--noise", "uniform", "--quiet",
         "--seed", "1", "--ledger", "all.sqlite", "--run-dir",
     ]  # fmt: skip
     out(["ledger", "cap", "all.sqlite", "--epsilon", "4", "--delta", "1e-5"], capsys)
@@ -100,5 +100,5 @@ def test_training_goes_on_and_keeps_to_the_cap(
     assert "above the cap of ε = 4" in error_line([*command, "two"], capsys)
     assert not Path("two").exists()
     other = error_line([*command, "one", "--resume", "--epsilon", "2"], capsys)
-    assert "state must be of the same plan" in other
+    assert "epsilon must be what the run began with, 3.0, got 2" in other
     assert "resume needs a run directory" in error_line([*command[:-1], "--resume"], capsys)

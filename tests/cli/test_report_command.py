@@ -54,7 +54,7 @@ def test_what_is_public_is_given_and_not_read_off(capsys: pytest.CaptureFixture[
 
 
 def test_the_suffix_decides(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TRAIN, "--alone", "--seed", "1", "--run-dir", "run"]) == 0
+    assert main([*TRAIN, "--seed", "1", "--run-dir", "run"]) == 0
     for suffix in (".html", ".json", ".HTML"):
         capsys.readouterr()
         assert main(["report", "run", "-o", f"out{suffix}"]) == 0
@@ -67,7 +67,7 @@ def test_the_suffix_decides(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_warnings_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TRAIN, "--alone", "--run-dir", "run"]) == 0
+    assert main([*TRAIN, "--run-dir", "run"]) == 0
     Path("run/ledger.sqlite").unlink()
     capsys.readouterr()
     assert main(["report", "run", "-o", "out.json"]) == 0
@@ -77,7 +77,7 @@ def test_warnings_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_audit_is_kept_in_the_folder_and_none_is_overwritten(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main([*TRAIN, "--alone", "--run-dir", "run", "--canaries", "100"]) == 0
+    assert main([*TRAIN, "--run-dir", "run", "--canaries", "100"]) == 0
     for argv in (["--attack", "one-run"], ["--trials", "300", "--seed", "2"]):
         assert main(["audit", "--run-dir", "run", *argv]) == 0
     kept = json.loads(Path("run/audit.json").read_text(encoding="utf-8"))["audits"]

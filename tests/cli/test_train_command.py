@@ -140,13 +140,14 @@ def rows(out: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in cells}
 
 
-def test_by_default_digits_are_learnt_beside_uniform_noise_and_none(
+def test_digits_are_learnt_beside_uniform_noise_and_none(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     before = {path.name for path in folder.iterdir()}
-    out = run(["train", "--steps", "6"], capsys)
-    assert out.startswith("6 steps, poisson sampling of m = 128 out of n = 1,438 (q = 0.0890125)")
-    assert "step size   2 first, 0.1 last" in out
+    out = run(["train", "--steps", "6", "--compare"], capsys)
+    assert out.startswith("setting        value ")
+    assert re.search(r"^delta +6.954e-05 +1/\(10·n\)$", out, re.MULTILINE)
+    assert re.search(r"^steps +6 +given$", out, re.MULTILINE)
     assert "test accuracy" in out
     found = rows(out)
     assert list(found) == ["optimal", "uniform", WITHOUT]
@@ -164,10 +165,11 @@ def test_json_and_text_of_a_seeded_run_are_the_same_and_say_that_it_is_seeded(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     before = {path.name for path in folder.iterdir()}
-    argv = [*DIGITS, "--seed", "3"]
+    argv = [*DIGITS, "--seed", "3", "--compare"]
     text = run(argv, capsys)
     found = as_json([*argv, "--plot", "runs.png", "--run-dir", "run"], capsys)
-    assert list(found) == ["runs", "statement"]
+    assert list(found) == ["runs", "recipe", "statement"]
+    assert (found["recipe"]["steps"], found["recipe"]["reasons"]["steps"]) == (6, "given")
     assert list(found["runs"]) == ["optimal", "uniform", WITHOUT]
     for name, (_, accuracy, loss) in rows(text).items():
         summary = found["runs"][name]
@@ -189,7 +191,8 @@ def test_json_and_text_of_a_seeded_run_are_the_same_and_say_that_it_is_seeded(
 def check_run_folder(run_dir: Path, summary: dict[str, Any]) -> None:
     names = {path.name for path in run_dir.iterdir()}
     kept = {"checkpoint.safetensors", "ledger.sqlite", "ledger.sqlite.mark", "run.json"}
-    assert names == kept | {"plan.json", "history.jsonl", "result.json", "model.safetensors"}
+    written = {"plan.json", "recipe.json", "history.jsonl", "result.json", "model.safetensors"}
+    assert names == kept | written
     plan = Plan.from_json((run_dir / "plan.json").read_text(encoding="utf-8"))
     assert plan.fingerprint == summary["plan"]
     assert plan.bound.epsilon == summary["epsilon"]
@@ -229,7 +232,7 @@ def test_quiet_is_one_line_with_the_claim_and_what_was_measured(
 ) -> None:
     out = run([*own(), "--quiet"], capsys)
     assert out.count("\n") == 1
-    assert re.match(r"\(ε = \S+, δ = 1e-05\)-differentially private", out)
+    assert re.match(r"\(ε = \S+, δ = 0.00167\)-differentially private", out)
     assert "accuracy" not in out
     out = run([*own(), "--quiet", "--public-test", "public.csv"], capsys)
     assert out.count("\n") == 1
@@ -285,6 +288,7 @@ def test_a_new_folder_is_made_with_those_above_it(
 def test_the_options_make_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [*own(), "--schedule", "linear:start=1,end=0.5", "--warmup", "2", "--noise", "matched"]
     argv += ["--epsilon", "2", "--delta", "1e-4", "--clip-norm", "0.25", "--sampling", "fixed"]
+    argv += ["--clipping", "flat"]
     assert made_of(argv, capsys) == dither.plan(
         epsilon=2.0,
         delta=1e-4,
@@ -306,7 +310,7 @@ def test_epochs_are_counted_in_records(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_fixed_sampling_is_in_the_statement(capsys: pytest.CaptureFixture[str]) -> None:
     out = run([*own(), "--sampling", "fixed"], capsys)
-    assert "fixed sampling of m = 20 out of n = 60" in out
+    assert re.search(r"^sampling +fixed +given$", out, re.MULTILINE)
     assert "replace one record" in " ".join(out.split())
     assert "20 distinct records" in " ".join(out.split())
 
@@ -321,7 +325,7 @@ def test_optimizers_averages_and_the_noise_change_the_model(
 ) -> None:
     seen = {}
     for k, options in enumerate(
-        ("", "--optimizer adam", "--optimizer momentum", "--averaging none", "--averaging tail")
+        ("", "--optimizer adam", "--learning-rate 0.5", "--averaging ema", "--averaging tail")
     ):
         run([*own(), "--quiet", "--seed", "3", "--run-dir", str(k), *options.split()], capsys)
         weights = load_file(folder / str(k) / "model.safetensors")
@@ -333,20 +337,20 @@ def test_optimizers_averages_and_the_noise_change_the_model(
 def test_uniform_noise_is_compared_with_once(
     noise: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = as_json([*DIGITS, "--noise", noise], capsys)
+    found = as_json([*DIGITS, "--noise", noise, "--compare"], capsys)
     assert list(found["runs"]) == [*dict.fromkeys([noise, "uniform"]), WITHOUT]
     assert found["runs"][noise]["plan"][:16] in found["statement"]
 
 
-def test_alone_there_is_nothing_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
-    out = run([*DIGITS, "--alone", "--noise", "uniform"], capsys)
+def test_by_default_the_private_model_is_trained_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run([*DIGITS, "--noise", "uniform"], capsys)
     assert list(rows(out)) == ["uniform"]
     assert "Adam" not in out
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
 def test_models_by_name(name: str, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    argv = ["train", "--alone", "--steps", "1", "--batch-size", "8", "--noise", "uniform"]
+    argv = ["train", "--steps", "1", "--batch-size", "8", "--noise", "uniform"]
     run([*argv, "--model", name, "--quiet", "--run-dir", "run"], capsys)
     weights = load_file(folder / "run" / "model.safetensors")
     assert weights.keys() == MODELS[name]((1, 8, 8), 10).state_dict().keys()
@@ -371,7 +375,7 @@ def test_of_private_data_nothing_is_printed_but_what_is_public(
 ) -> None:
     """Other records, labels and names, and another true n: the same words to the last letter."""
     said, written = [], []
-    for seed, records, classes in ((1, RECORDS, ("ant", "bee")), (2, 47, ("cow", "dog", "elk"))):
+    for seed, records, classes in ((1, RECORDS, ("ant", "bee")), (2, 47, ("cow", "dog"))):
         path = table(folder / "private.csv", seed=seed, records=records, classes=classes)
         if suffix == "npz":
             path = folder / "private.npz"
@@ -381,7 +385,7 @@ def test_of_private_data_nothing_is_printed_but_what_is_public(
             np.savez(path, x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
         argv = [*own(path.name), "--dataset-size", "50", "--run-dir", f"run{seed}", *form]
         said.append(run(argv, capsys))
-        names = ("plan.json", "history.jsonl", "result.json")
+        names = ("plan.json", "recipe.json", "history.jsonl", "result.json")
         written.append([(folder / f"run{seed}" / name).read_text("utf-8") for name in names])
     assert said[0] == said[1]
     assert written[0] == written[1]
@@ -410,7 +414,7 @@ def test_public_records_are_measured_with_their_classes_by_name(
     bees = [text[0], *(line for line in text if line.endswith("bee"))]
     (folder / "bees.csv").write_text("\n".join(bees), encoding="utf-8")
     argv = ["train", "--data", "private.csv", "--model", "linear", "--noise", "uniform"]
-    argv += ["--steps", "20", "--batch-size", "100", "--epsilon", "50", "--seed", "1"]
+    argv += ["--steps", "60", "--batch-size", "100", "--epsilon", "50", "--seed", "1"]
     found = {
         name: as_json([*argv, "--public-test", name], capsys)["runs"]["uniform"]["metrics"]
         for name in ("both.csv", "bees.csv")
@@ -447,7 +451,7 @@ def test_n_may_be_another_number_under_poisson_sampling_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = run([*own(), "--dataset-size", "70"], capsys)
-    assert "m = 20 out of n = 70" in out
+    assert re.search(r"^dataset_size +70 +given$", out, re.MULTILINE)
     line = error_line([*own(), "--dataset-size", "70", "--sampling", "fixed", "--quiet"], capsys)
     assert "the data must have the plan's dataset_size, 70 records, under fixed sampling" in line
 
@@ -489,13 +493,11 @@ def test_the_help_tells_every_default(
     assert exit_.value.code == 0
     out = " ".join(capsys.readouterr().out.split())
     for option, default in (
-        ("data", "digits"), ("epsilon", "3.0"), ("delta", "1e-05"), ("batch-size", "128"),
-        ("clip-norm", "1.0"), ("noise", "optimal"), ("sampling", "poisson"),
-        ("schedule", "linear:start=2,end=0.1"), ("epochs", "30.0"), ("model", "mlp"),
-        ("optimizer", "sgd"), ("averaging", "ema"),
+        ("data", "digits"), ("epsilon", "3.0"), ("model", "mlp"),
     ):  # fmt: skip
         described = out.rpartition(f" --{option} ")[2].partition(" --")[0]
         assert f"(default: {default})" in described, option
+    assert "dither chooses what is not given" in out
     assert "a seeded run is not private to anyone who can guess the seed" in out
     assert "$DITHER_DATA" in out
 

@@ -18,7 +18,8 @@ from dither.ledger import Ledger
 from dither.training.errors import RankLostError, RankZeroError
 from dither.validate import InvalidValueError
 
-OPTIONS = ["--noise", "uniform", "--alone", "--run-dir", "run", "--steps", "20"]
+OPTIONS = ["--noise", "uniform", "--run-dir", "run", "--steps", "20"]
+OPTIONS += ["--batch-size", "128", "--delta", "1e-5"]
 MODEL = ["--model", "dying:model"]
 RESUMING = ["--checkpoint-every", "12", "--resume"]
 COMMAND = ["train", *OPTIONS, *MODEL, *RESUMING]

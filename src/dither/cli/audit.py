@@ -126,17 +126,11 @@ def _audit(arguments: argparse.Namespace) -> tuple["AuditResult", str]:
 
 def _default_plan() -> "Plan":
     """Return the plan of ``dither train`` without options."""
-    from dither.planning import plan
-    from dither.schedules import Linear
+    from dither.planning import Plan
+    from dither.training import MODELS, recipe
 
-    return plan(
-        epsilon=3.0,
-        delta=1e-5,
-        dataset_size=1_438,
-        batch_size=128,
-        epochs=30,
-        stepsizes=Linear(2.0, 0.1),
-    )
+    made = recipe(MODELS["mlp"]((1, 8, 8), 10), dataset_size=1_438, epsilon=3.0).plan()
+    return validate.instance(Plan, plan=made)
 
 
 def _spent_plan(directory: Path, planned: "Plan") -> tuple["Plan", PrivacyBound]:

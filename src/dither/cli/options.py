@@ -42,6 +42,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "noise_multiplier": validate.positive,
     "sample_rate": validate.rate,
     "clip_norm": validate.positive,
+    "learning_rate": validate.positive,
     "steps": validate.step_count,
     "epochs": validate.positive,
     "warmup": validate.count,
@@ -73,6 +74,16 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
 
 
+def number_or_time(text: str) -> float | str:
+    """Read a number of record-gradients; a time such as "2 min" stays text."""
+    try:
+        return validate.positive(compute=float(text))
+    except ValueError as problem:
+        if isinstance(problem, validate.InvalidValueError):
+            raise argparse.ArgumentTypeError(str(problem)) from None
+        return text
+
+
 def check_options(arguments: argparse.Namespace) -> None:
     """Check every option that can be checked without data.
 
@@ -89,9 +100,9 @@ def check_options(arguments: argparse.Namespace) -> None:
             )
     if hasattr(arguments, "dataset_size") and hasattr(arguments, "batch_size"):
         validate.batch_within(batch_size=arguments.batch_size, dataset_size=arguments.dataset_size)
-        if hasattr(arguments, "usual_length"):
+        if hasattr(arguments, "steps") or hasattr(arguments, "epochs"):
             step_count(arguments)
-    if hasattr(arguments, "schedule"):
+    if hasattr(arguments, "schedule") or hasattr(arguments, "warmup"):
         parse_schedule(arguments)
     if hasattr(arguments, "seed"):
         from dither.randomness import Source
@@ -105,19 +116,22 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def add_schedule(
-    parser: argparse.ArgumentParser,
+    parser: "argparse.ArgumentParser | argparse._ArgumentGroup",
     *,
     default: str = "inverse-sqrt",
     default_steps: int | None = None,
-    default_epochs: float | None = None,
+    help_text: str = "step sizes, for example linear:start=2,end=0.01",
 ) -> None:
-    """Add step sizes and their number, for `parse_schedule` and `step_count`."""
+    """Add step sizes and their number, for `parse_schedule` and `step_count`.
+
+    Without ``default_steps`` neither step sizes nor their number have a default.
+    """
     names = "; ".join(parameters(name) for name in NAMES)
     parser.add_argument(
         "--schedule",
-        default=default,
+        default=argparse.SUPPRESS if default_steps is None else default,
         metavar="NAME:KEY=VALUE,…",
-        help=f"step sizes, for example linear:start=2,end=0.01. Choices: {names}",
+        help=f"{help_text}. Choices: {names}",
     )
     parser.add_argument(
         "--warmup",
@@ -127,10 +141,9 @@ def add_schedule(
         help="steps of linear warm-up before the schedule",
     )
     length = parser.add_mutually_exclusive_group()
-    parser.set_defaults(usual_length="epochs" if default_steps is None else "steps")
     for name, other, given, text in (
         ("steps", "epochs", default_steps, "number of steps"),
-        ("epochs", "steps", default_epochs, "ceil(epochs·n/m) steps"),
+        ("epochs", "steps", None, "ceil(epochs·n/m) steps"),
     ):
         length.add_argument(
             f"--{name}",
@@ -155,6 +168,10 @@ def add_sizes(parser: argparse.ArgumentParser, *, dataset_size: int) -> None:
 
 def parse_schedule(arguments: argparse.Namespace) -> Schedule:
     """Return the step sizes of --schedule and --warmup."""
+    if not hasattr(arguments, "schedule"):
+        raise validate.InvalidValueError(
+            f"warmup needs the schedule that follows it, --schedule, got {arguments.warmup!r} alone"
+        )
     schedule = schedules.parse(arguments.schedule)
     if not hasattr(arguments, "warmup"):
         return schedule
@@ -163,9 +180,7 @@ def parse_schedule(arguments: argparse.Namespace) -> Schedule:
 
 def step_count(arguments: argparse.Namespace) -> int:
     """Return T from --steps or --epochs."""
-    # The one without a default is present only if it was given, and then the other was not.
-    other = "epochs" if arguments.usual_length == "steps" else "steps"
-    if (other if hasattr(arguments, other) else arguments.usual_length) == "steps":
+    if not hasattr(arguments, "epochs"):  # it is present only if it was given
         return validate.step_count(steps=arguments.steps)
     m, n = validate.batch_within(
         batch_size=arguments.batch_size, dataset_size=arguments.dataset_size

@@ -76,10 +76,10 @@ def check_canaries(arguments: argparse.Namespace) -> None:
     count = getattr(arguments, "canaries", None)
     if count is not None and not hasattr(arguments, "run_dir"):
         raise validate.InvalidValueError("canaries need a run directory, --run-dir, got none")
-    if count is not None and arguments.sampling != "poisson":
+    sampling = getattr(arguments, "sampling", "poisson")
+    if count is not None and sampling != "poisson":
         raise validate.InvalidValueError(
-            f"canaries need poisson sampling, which can leave records out, got "
-            f"{arguments.sampling!r}"
+            f"canaries need poisson sampling, which can leave records out, got {sampling!r}"
         )
     directory = Path(getattr(arguments, "run_dir", ""))
     if hasattr(arguments, "run_dir") and (directory / "plan.json").exists():

@@ -72,7 +72,7 @@ def resolve(
         lengths = ranks.all_gather(records.length)
         length = sum(lengths) if isinstance(data, Shard) else lengths[0]
         given |= {"optimizer": named, "averaging": averaging}
-        made = ranks.on_rank_zero(lambda: _recipe(model, records, length, given, directory))
+        made = ranks.on_rank_zero(lambda: find_recipe(model, records, length, given, directory))
     else:
         made = validate.instance(Recipe, plan=plan)
         if named is not None and named != made.optimizer:
@@ -93,7 +93,7 @@ def _held(data: Any) -> Any:
     return data.dataset if isinstance(data, Shard) else data
 
 
-def _recipe(
+def find_recipe(
     model: nn.Module,
     records: Records,
     length: int,
@@ -123,8 +123,9 @@ def check_resumed(saved: Recipe, given: Mapping[str, Any]) -> Recipe:
     now = given_text(given)
     for name in sorted({*saved.given, *now}):
         began, got = saved.given.get(name), now.get(name)
-        # Objects are compared by what they give: the plan.
-        if (began is None) != (got is None) or (name not in objects and began != got):
+        # Objects are compared by what they give: the plan. What was chosen may be given now.
+        is_same = began == got or (name in objects and name in saved.given)
+        if not is_same and (began is not None or getattr(saved, name, None) != given[name]):
             raise validate.InvalidValueError(
                 f"{name} must be what the run began with, {began or 'chosen by dither'}, got "
                 f"{got or 'none'}"
