@@ -164,6 +164,18 @@ def reactive(folder: Path, rank: int) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
+def tuned(folder: Path, rank: int) -> None:
+    """The scores of a search are sums over all ranks, and its choice is the same everywhere."""
+    inputs = torch.linspace(-1.0, 1.0, 40)[:, None]
+    data = inputs, (inputs[:, 0] > 0.0).long()
+    model = nn.Linear(1, 2)
+    result = dither.train(
+        model, data, epsilon=2.0, delta=1e-3, tune=0.5, batch_size=20, steps=6, progress=False
+    )
+    found = {"factor": result.factor, "weight": model.weight.tolist(), "steps": result.steps}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
 class Augmented(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
     """A map-style dataset, whose inputs are different every time they are fetched."""
 
@@ -334,7 +346,8 @@ def together(folder: Path, rank: int) -> None:
 
 
 CASES = {
-    each.__name__: each for each in (equal, noise, draws, reactive, refusals, together, wrapped)
+    each.__name__: each
+    for each in (equal, noise, draws, reactive, refusals, together, tuned, wrapped)
 }
 
 

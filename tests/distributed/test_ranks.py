@@ -53,7 +53,7 @@ def _starts() -> dict[str, torch.Tensor]:
     }
 
 
-CASES = ("equal", "noise", "draws", "reactive", "refusals", "together", "wrapped")
+CASES = ("equal", "noise", "draws", "reactive", "refusals", "together", "tuned", "wrapped")
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +149,13 @@ def test_what_follows_releases_is_the_same_everywhere(folder: Path) -> None:
     assert all(each == one for each in others)
     assert 0.0 < one["epsilon"] <= 2.0
     assert len({z for z, _ in one["seen"]}) > 1
+
+
+def test_a_search_chooses_the_same_everywhere(folder: Path) -> None:
+    one, *others = written(folder / "tuned")
+    assert all(each == one for each in others)
+    assert one["factor"] in {0.25, 1.0, 4.0}
+    assert one["steps"] == 3 * 5 + 2 + 6
 
 
 def test_refusals_reach_every_rank(folder: Path) -> None:
