@@ -333,6 +333,16 @@ def test_optimizers_averages_and_the_noise_change_the_model(
     assert len(set(seen.values())) == 5
 
 
+def test_a_share_of_the_budget_chooses_the_learning_rate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = as_json([*own(), "--tune", "0.3"], capsys)
+    assert found["recipe"]["tune"] == 0.3
+    assert "steps chose the learning rate, and are included in ε" in found["statement"].replace(
+        "\n", " "
+    )
+
+
 @pytest.mark.parametrize("noise", ["uniform", "matched"])
 def test_uniform_noise_is_compared_with_once(
     noise: str, capsys: pytest.CaptureFixture[str]
@@ -531,6 +541,7 @@ def test_the_help_tells_every_default(
         ("--seed x", "argument --seed: must be a number, got 'x'"),
         ("--optimizer lion", "argument --optimizer: invalid choice: 'lion'"),
         ("--averaging mean", "argument --averaging: invalid choice: 'mean'"),
+        ("--tune 0.6", "tune must be at most 0.5, got 0.6"),
         ("--label nowhere", "data file 'own.csv' has no column for label = 'nowhere'"),
         ("--public-test none.csv", "'none.csv' was not found: looked for 'none.csv' and 'data/"),
         ("--public-test own.csv", "public_test must be another file than the private data"),

@@ -20,7 +20,7 @@ from dither.types import CLIPPINGS
 
 _SETTINGS = (
     "epsilon", "delta", "dataset_size", "compute", "batch_size", "steps", "epochs", "clipping",
-    "clip_norm", "optimizer", "learning_rate", "noise", "sampling", "averaging",
+    "clip_norm", "optimizer", "learning_rate", "noise", "sampling", "averaging", "tune",
 )  # fmt: skip
 
 
@@ -92,6 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("batch-size", "M", BATCH_SIZE_HELP),
         ("clip-norm", "C", CLIP_NORM_HELP),
         ("learning-rate", "LR", "of the optimizer; step sizes are multiplied by it"),
+        (
+            "tune",
+            "SHARE",
+            "share of ε, up to 0.5, to choose the learning rate by trials",
+        ),
     ):
         chosen.add_argument(
             f"--{name}", type=number, default=argparse.SUPPRESS, metavar=metavar, help=text
