@@ -19,6 +19,8 @@ from dither.estimators import (
     PrivateRegressor,
     PrivateSearchCV,
 )
+from dither.schedules import Linear
+from dither.training.recipe import recipe
 
 Table = tuple[Any, Any]
 
@@ -35,6 +37,28 @@ def test_a_network_learns_classes(digits: Table) -> None:
     assert model.decision_function(X).shape == (len(X), 10)
     again = pickle.loads(pickle.dumps(model))  # noqa: S301 - our own bytes
     assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_the_recipe_chooses_and_what_is_given_stays(lengths: Table) -> None:
+    X, y = lengths
+    given: dict[str, Any] = {"batch_size": 200, "steps": 7, "stepsizes": "linear:start=1,end=0.5"}
+    model = PrivateRegressor(nn.Linear, target_bounds=(-1, 1), **given).fit(X, y)
+    assert model.recipe_ is not None
+    same = recipe(
+        nn.Linear(5, 1), dataset_size=len(X), epsilon=1.0, batch_size=200, steps=7,
+        stepsizes=Linear(1.0, 0.5),
+    )  # fmt: skip
+    assert model.recipe_ == same
+    assert model.plan_ == same.plan()
+    statement = " ".join(model.privacy_statement().split())
+    assert "chosen by dither's recipe" in statement
+    assert f"n = {len(X)}, which is the number of records in the data" in statement
+
+
+def test_a_clip_norm_is_not_automatic(lengths: Table) -> None:
+    model = PrivateRegressor(nn.Linear, target_bounds=(-1, 1), steps=3, clip_norm=0.2)
+    assert model.fit(*lengths).plan_.clipping == "flat"
+    assert model.plan_.clip_norm == 0.2
 
 
 class Keeps(nn.Linear):

@@ -23,7 +23,7 @@ ESTIMATORS = [
     PrivateSVC(**FAST),
     PrivateLinearRegression(**FAST),
     PrivateMLPClassifier((16,), **FAST),
-    PrivateMLPRegressor((16,), **FAST),
+    PrivateMLPRegressor((16,), **{**FAST, "steps": 60}),
     PrivateClassifier(nn.Linear, **FAST),
     PrivateRegressor(nn.Linear, **FAST),
     PrivateSearchCV(PrivateLogisticRegression(**FAST), {"clip_norm": [0.2]}, epsilon=10.0),

@@ -94,6 +94,8 @@ def test_the_rest_follows_from_what_is_given() -> None:
     assert made(epochs=7, batch_size=100).steps == 1400
     assert made(optimizer="adam").learning_rate < 0.1 * free.learning_rate
     assert made(optimizer="sgd").learning_rate == pytest.approx(10.0 * free.learning_rate)
+    assert made(clip_norm=0.5).clipping == "flat"
+    assert made(clip_norm=0.5, clipping="automatic").clipping == "automatic"
     # Half the clip norm halves the gradients, so that SGD takes twice the rate; Adam does not.
     assert made(clip_norm=0.5).learning_rate == pytest.approx(2.0 * free.learning_rate)
     adam = {clip: made(clip_norm=clip, optimizer="adam").learning_rate for clip in (0.5, 1.0)}

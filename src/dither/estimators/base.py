@@ -6,7 +6,6 @@ their own without repeating the others.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,11 +24,9 @@ from dither.estimators.bounds import (
     feature_scaling,
     target_scaling,
 )
-from dither.estimators.defaults import Defaults, defaults
 from dither.estimators.leaks import Leaks
 from dither.ledger import Ledger
-from dither.noise import Custom
-from dither.planning import Plan, ReactivePlan, plan
+from dither.planning import Plan, ReactivePlan
 from dither.schedules import parse
 from dither.training import TrainResult
 from dither.training.statement import statement
@@ -78,7 +75,6 @@ class PrivateEstimator(BaseEstimator, ABC):
         "hidden_layer_sizes": ["array-like"],
         "module": [nn.Module, callable],
     }
-    _model = "linear"
     _task = "classification"
     _needs_bounds = True
 
@@ -87,29 +83,11 @@ class PrivateEstimator(BaseEstimator, ABC):
         check_is_fitted(self, "privacy_")
         return statement(self._result, leaks=self._leaks)
 
-    def _plan(self, records: int, features: int, outputs: int) -> tuple[Any, Defaults]:
-        """Return the plan of a fit, and the settings that were chosen for it."""
-        n, delta = public_sizes(records, self.dataset_size, self.delta)
-        chosen = defaults(
-            dataset_size=n, features=features, outputs=outputs, epsilon=self.epsilon, delta=delta,
-            model=self._model, task=self._task, batch_size=self.batch_size, steps=self.steps,
-            epochs=self.epochs, clip_norm=self.clip_norm,
-        )  # fmt: skip
-        arguments = {
-            "epsilon": float(self.epsilon),
-            "delta": delta,
-            "dataset_size": n,
-            "batch_size": chosen.batch_size,
-            "steps": chosen.steps,
-            "clip_norm": chosen.clip_norm,
-            "stepsizes": self._parse_stepsizes(chosen),
-            "noise": self.noise,
-        }
-        return _plan_or_reuse(arguments), chosen
+    @abstractmethod
+    def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
+        """Return the plan of a fit on so many records of a shape."""
 
-    def _parse_stepsizes(self, chosen: Defaults) -> Any:
-        if self.stepsizes is None:
-            return chosen.stepsizes
+    def _parse_stepsizes(self) -> Any:
         return parse(self.stepsizes) if isinstance(self.stepsizes, str) else self.stepsizes
 
     @abstractmethod
@@ -233,23 +211,3 @@ def seed_of(random_state: Any) -> int | None:
     if random_state is None or isinstance(random_state, Integral):
         return None if random_state is None else int(random_state)
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def _plan_or_reuse(arguments: dict[str, Any]) -> Plan | ReactivePlan:
-    """Plan a run, or reuse the plan of the same arguments."""
-    if all(map(_is_frozen, arguments.values())):
-        return _cached_plan(*arguments.items())
-    made: Plan | ReactivePlan = plan(**arguments)
-    return made
-
-
-def _is_frozen(value: object) -> bool:
-    """Return whether a value is immutable and hashable."""
-    is_of_dither = type(value).__module__.startswith("dither.")
-    return isinstance(value, str | int | float) or (is_of_dither and not isinstance(value, Custom))
-
-
-@lru_cache(maxsize=64)
-def _cached_plan(*arguments: tuple[str, Any]) -> Plan | ReactivePlan:
-    made: Plan | ReactivePlan = plan(**dict(arguments))
-    return made

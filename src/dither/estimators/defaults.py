@@ -1,8 +1,7 @@
-"""Default settings, from public quantities only: n, the sizes of a record and of y, ε and δ."""
+"""Settings of linear models, from public quantities only: n, the sizes of a record, ε and δ."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from dither import validate
 from dither.schedules import Linear, PiecewiseConstant
@@ -32,39 +31,32 @@ class Defaults:
     standardizing_steps: int
 
 
-_FEWEST, _LEVELS = 200, 20
+_STEPS, _LEVELS = 200, 20
 _END = 0.05
 _MEAN = (1.0 + _END) / 2.0
 """Mean of step sizes that fall linearly from 1 to `_END`."""
 
+_STANDARDIZING = 0.05
+"""The share of the steps that releases means."""
+
+_WORK = 1e10
+"""Batches are sampled if the gradients of all steps would take more multiplications than about
+this with full batches."""
+
 
 @dataclass(frozen=True)
 class _Rule:
-    """The constants of one kind of model: S = path·(n/σ)^power, no step longer than longest.
-
-    A share ``standardizing`` of the steps releases means. Batches are sampled if the gradients of
-    all steps on full batches would take more than about ``work`` multiplications.
-    """
+    """The constants of one task: S = path·(n/σ)^power, no step longer than longest."""
 
     clip_norm: float
     path: float
     power: float = 1.0
     longest: float = math.inf
-    most_steps: int = 200
-    standardizing: float = 0.05
-    work: float = 1e10
-
-    def steps_for(self, path: float) -> int:
-        """Return the number of steps that the path needs, within limits."""
-        return min(max(_FEWEST, math.ceil(path / (_MEAN * self.longest))), self.most_steps)
 
 
-_NETWORK: dict[str, Any] = {"most_steps": 1000, "standardizing": 0.0, "work": 5e9}
 _RULES = {
-    ("linear", "classification"): _Rule(clip_norm=0.2, path=10.0, power=0.8),
-    ("linear", "regression"): _Rule(clip_norm=0.1, path=0.25, longest=1.0),
-    ("mlp", "classification"): _Rule(clip_norm=0.5, path=1.5, power=0.8, longest=4.0, **_NETWORK),
-    ("mlp", "regression"): _Rule(clip_norm=0.1, path=0.1, longest=0.3, **_NETWORK),
+    "classification": _Rule(clip_norm=0.2, path=10.0, power=0.8),
+    "regression": _Rule(clip_norm=0.1, path=0.25, longest=1.0),
 }
 
 
@@ -75,14 +67,13 @@ def defaults(
     outputs: int = 1,
     epsilon: float = 1.0,
     delta: float | None = None,
-    model: str = "linear",
     task: str = "classification",
     batch_size: int | None = None,
     steps: int | None = None,
     epochs: float | None = None,
     clip_norm: float | None = None,
 ) -> Defaults:
-    """Choose the settings of a fit by a rule; settings that are given are kept.
+    """Choose the settings of a linear model's fit; settings that are given are kept.
 
     The path of a run, S = C·Σ η_t, is how far its steps can go together. Noise moves the weights
     by about S·σ/n, where σ ≈ √(2·log(1.25/δ))/ε is the noise of a single release, so S grows
@@ -95,7 +86,6 @@ def defaults(
         outputs: number of scores per record: 1 for two classes or a regression, else the classes.
         epsilon: ε.
         delta: δ; None is 1/(10·n).
-        model: "linear", or "mlp", which stands for all other models.
         task: "classification" or "regression".
         batch_size: m, or None to choose it.
         steps: T, or None to choose it; or
@@ -108,8 +98,7 @@ def defaults(
         >>> defaults(dataset_size=60_000, features=784, outputs=10, epsilon=1.0).batch_size
         6378
     """
-    validate.choice({kind for kind, _ in _RULES}, model=model)
-    rule = _RULES[model, validate.choice({each for _, each in _RULES}, task=task)]
+    rule = _RULES[validate.choice(_RULES, task=task)]
     n, d = validate.count(dataset_size=dataset_size), validate.count(features=features)
     k, budget = validate.count(outputs=outputs), validate.positive(epsilon=epsilon)
     chance = 0.1 / n if delta is None else validate.probability(delta=delta)
@@ -119,8 +108,8 @@ def defaults(
         )
     sigma = math.sqrt(2.0 * math.log(1.25 / chance)) / budget
     S = rule.path * (n / sigma) ** rule.power
-    T = rule.steps_for(S) if steps is None else validate.step_count(steps=steps)
-    affordable = _batch(n, rule.work / (T * d * k))
+    T = _STEPS if steps is None else validate.step_count(steps=steps)
+    affordable = _batch(n, _WORK / (T * d * k))
     m, _ = validate.batch_within(
         batch_size=affordable if batch_size is None else batch_size, dataset_size=n
     )
@@ -129,7 +118,7 @@ def defaults(
     C = rule.clip_norm if clip_norm is None else validate.positive(clip_norm=clip_norm)
     eta = min(S / (_MEAN * T), rule.longest) / C
     stepsizes = PiecewiseConstant(Linear(eta, _END * eta), _LEVELS)
-    return Defaults(m, T, stepsizes, C, round(rule.standardizing * T))
+    return Defaults(m, T, stepsizes, C, round(_STANDARDIZING * T))
 
 
 def _batch(n: int, affordable: float) -> int:

@@ -13,9 +13,18 @@ from sklearn.utils.extmath import safe_sparse_dot, softmax
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dither.clipping.linear import LogitGradients
-from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
+from dither.estimators.base import (
+    ClassifierBase,
+    PrivateEstimator,
+    RegressorBase,
+    public_sizes,
+    seed_of,
+)
 from dither.estimators.bounds import FeatureScaling, TargetScaling, feature_scaling
+from dither.estimators.defaults import Defaults, defaults
 from dither.estimators.leaks import Leaks, check_scaling
+from dither.planning import Plan, ReactivePlan
+from dither.planning.reuse import plan_or_reuse
 from dither.schedules import Reactive
 from dither.training import linear as by_score
 from dither.training.linear import train_linear
@@ -50,7 +59,8 @@ class _Linear(PrivateEstimator):
         check_scaling(X, leaks)
         leaks.warn(stacklevel=3)
         leaks.check_ledger(self.ledger)
-        plan, chosen = self._plan(X.shape[0], X.shape[1], outputs)
+        chosen = self._defaults(X.shape[0], X.shape[1], outputs)
+        plan = self._plan(X.shape[0], X.shape[1:], outputs)
         features = scaling.scale(X)
         standardizing = 0 if isinstance(self.stepsizes, Reactive) else chosen.standardizing_steps
         result = train_linear(
@@ -68,6 +78,29 @@ class _Linear(PrivateEstimator):
         self.coef_ = weight * scaling.factor
         self.intercept_ = bias - self.coef_ @ scaling.offset
         self._store_result(result, leaks)
+
+    def _defaults(self, records: int, features: int, outputs: int) -> Defaults:
+        """Return the settings of a fit, given or chosen."""
+        n, delta = public_sizes(records, self.dataset_size, self.delta)
+        return defaults(
+            dataset_size=n, features=features, outputs=outputs, epsilon=self.epsilon, delta=delta,
+            task=self._task, batch_size=self.batch_size, steps=self.steps, epochs=self.epochs,
+            clip_norm=self.clip_norm,
+        )  # fmt: skip
+
+    def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
+        n, delta = public_sizes(records, self.dataset_size, self.delta)
+        chosen = self._defaults(records, shape[0], outputs)
+        return plan_or_reuse(
+            epsilon=float(self.epsilon),
+            delta=delta,
+            dataset_size=n,
+            batch_size=chosen.batch_size,
+            steps=chosen.steps,
+            clip_norm=chosen.clip_norm,
+            stepsizes=chosen.stepsizes if self.stepsizes is None else self._parse_stepsizes(),
+            noise=self.noise,
+        )
 
     @abstractmethod
     def _logit_gradients(self, targets: NDArray[Any], outputs: int) -> LogitGradients:

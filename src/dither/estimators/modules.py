@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
 from dither.estimators.bounds import FeatureScaling, feature_scaling
 from dither.estimators.leaks import Leaks, check_scaling
+from dither.planning import Plan, ReactivePlan
 from dither.training import Run, train
+from dither.training.recipe import Recipe, recipe
 from dither.types import FloatArray
 from dither.validate import InvalidTypeError, InvalidValueError, count
 
@@ -27,12 +29,12 @@ _CHUNK = 1024
 class _ModuleEstimator(PrivateEstimator):
     """Training of a torch module by `dither.train`, and its outputs."""
 
-    _model = "mlp"
     _loss = "cross_entropy"
     _needs_bounds = False
 
     module: Any
     module_: nn.Module
+    recipe_: Recipe | None
 
     @property
     def _validation_options(self) -> dict[str, Any]:
@@ -43,7 +45,6 @@ class _ModuleEstimator(PrivateEstimator):
         check_scaling(X, leaks)
         leaks.warn(stacklevel=3)
         leaks.check_ledger(self.ledger)
-        plan, _ = self._plan(len(X), math.prod(X.shape[1:]), outputs)
         seed = seed_of(self.random_state)
         fresh = self._new_module(X.shape[1:], outputs, seed)
         dtype = _check_module(fresh, X.shape[1:], outputs)
@@ -51,9 +52,8 @@ class _ModuleEstimator(PrivateEstimator):
         result = train(
             copy.deepcopy(fresh),
             (inputs, targets),
-            plan,
+            **self._settings(),
             loss=self._loss,
-            averaging="tail",
             seed=seed,
             run=Run(ledger=self.ledger),
             progress=bool(self.verbose),
@@ -63,7 +63,20 @@ class _ModuleEstimator(PrivateEstimator):
         self._scaling, self.module_ = scaling, fresh.eval()
         if self._needs_bounds:
             self.module_.double()
+        self.recipe_ = result.recipe
         self._store_result(replace(result, model=self.module_), leaks)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings that are given; `dither.recipe` chooses the others."""
+        names = ("epsilon", "delta", "dataset_size", "batch_size", "steps", "epochs", "clip_norm")
+        given = {name: getattr(self, name) for name in names}
+        is_usual = isinstance(self.noise, str) and self.noise == "optimal"
+        given |= {"stepsizes": self._parse_stepsizes(), "noise": None if is_usual else self.noise}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
+        module = self._new_module(shape, outputs, None)
+        return recipe(module, **{"dataset_size": records, **self._settings()}).plan()
 
     def _feature_scaling(self, X: Any, leaks: Leaks) -> FeatureScaling:
         if not self._needs_bounds and self.feature_bounds is None and self.feature_norm is None:
@@ -162,18 +175,22 @@ class PrivateClassifier(_ModuleClassifier):
 
     Guarantees: those of `dither.train`. The module is (``epsilon``, ``delta``)-differentially
     private with respect to adding or removing a record, if ``classes`` are given. Parameters and
-    attributes are those of `PrivateLogisticRegression`, except for these.
+    attributes are those of `PrivateLogisticRegression`, except for these. `dither.recipe` chooses
+    what is None: batch size, steps, clipping, optimizer and learning rate.
 
     Args:
         module: a module, of which a copy is trained (its weights must not come from these
             records: that is not counted), or a function (features, outputs) → module,
             where features is their number, or their shape if records are not vectors. It returns
             one score per class.
+        clip_norm: per-record gradients are clipped to it; None is automatic clipping.
+        stepsizes: factors of the learning rate: a schedule, its text, or an array.
         feature_bounds: as for `PrivateLogisticRegression`; features are clipped and mapped to
             −1 … 1. Without bounds the module gets the features as they are.
 
     Attributes:
         module_: the trained module.
+        recipe_: the settings of the fit, with reasons.
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -209,8 +226,8 @@ class PrivateRegressor(_ModuleRegressor):
 class PrivateMLPClassifier(_ModuleClassifier):
     """A multi-layer perceptron classifier with tanh, under differential privacy.
 
-    Guarantees and parameters: those of `PrivateLogisticRegression`, and one more. Features are
-    clipped to their bounds and mapped to −1 … 1.
+    Guarantees and parameters: those of `PrivateClassifier`, with hidden layers instead of a module.
+    Features are clipped to their bounds, which must be given, and mapped to −1 … 1.
 
     Args:
         hidden_layer_sizes: units of each hidden layer.

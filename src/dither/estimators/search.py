@@ -236,8 +236,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         def plans(epsilon: float) -> list[Any]:
             each = [candidate.set_params(epsilon=epsilon) for candidate in candidates]
-            features = math.prod(X.shape[1:])
-            return [one._plan(n, features, one._outputs_per_record(outputs))[0] for one in each]
+            shape = X.shape[1:]
+            return [one._plan(n, shape, one._outputs_per_record(outputs)) for one in each]
 
         budget = trial_budget(plans, epsilon=float(self.epsilon), delta=delta, trials=trials)
         best, index, score = self._run_trials(X, y, candidates, budget, trials, expected_tests, n)

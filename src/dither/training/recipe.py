@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 from dither import validate
 from dither.accounting.calibration import central_limit_log_scale
 from dither.clipping.batch import trainable
-from dither.planning import Plan, ReactivePlan, plan
+from dither.planning import Plan, ReactivePlan
+from dither.planning.reuse import plan_or_reuse
 from dither.planning.search import TRIAL_COMPUTE, TRIALS, with_search
 from dither.planning.serialization import parse_json
 from dither.schedules import Linear, Reactive, parse
@@ -85,7 +86,10 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
 
     m, T = chosen["batch_size"][0], chosen["steps"][0]
     sampling = pick("sampling", "poisson", "every record is drawn independently")
-    pick("clipping", _CLIPPING, "scales per-record gradients: no clip norm to choose")
+    if "clip_norm" in given:
+        pick("clipping", "flat", "a clip norm is given")
+    else:
+        pick("clipping", _CLIPPING, "scales per-record gradients: no clip norm to choose")
     C = pick("clip_norm", _CLIP_NORM, "the learning rate is for this norm")
     if facts.sequential:
         kind = pick("optimizer", "adam", f"SGD does not learn models with {facts.sequential}")
@@ -210,7 +214,7 @@ class Recipe:
             "clipping": self.clipping, "clip_norm": self.clip_norm,
             "stepsizes": self.stepsizes, "noise": self.noise, "sampling": self.sampling,
         }  # fmt: skip
-        made: Plan | ReactivePlan = plan(**arguments)
+        made = plan_or_reuse(**arguments)
         if self.tune is None:
             return made
         return with_search(made, share=self.tune, trial_rate=self._trial_rate)
