@@ -64,8 +64,11 @@ class Search:
         score_steps: steps after the trials, which release their scores.
 
     Example:
-        >>> Search(factors=(0.25, 1.0, 4.0), trial_steps=20, score_steps=10).steps
+        >>> search = Search(factors=(0.25, 1.0, 4.0), trial_steps=20, score_steps=10)
+        >>> search.steps
         70
+        >>> print(search)
+        20 steps with each of the factors 0.25, 1, 4 of the learning rate, 10 steps for their scores
     """
 
     factors: tuple[float, ...]
@@ -76,6 +79,13 @@ class Search:
     def steps(self) -> int:
         """The number of all steps of the search."""
         return len(self.factors) * self.trial_steps + self.score_steps
+
+    def __str__(self) -> str:
+        factors = ", ".join(f"{factor:.3g}" for factor in self.factors)
+        return (
+            f"{self.trial_steps:,} steps with each of the factors {factors} of the learning rate, "
+            f"{self.score_steps:,} steps for their scores"
+        )
 
 
 @runtime_checkable

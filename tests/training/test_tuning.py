@@ -16,7 +16,7 @@ from dither.accounting import BudgetExceededError
 from dither.ledger import Ledger
 from dither.planning.search import with_search
 from dither.schedules import AdaGradNorm
-from dither.training import Private
+from dither.training import Private, train_linear
 from dither.training.make_private import join
 from dither.training.tuning import best_factor, choose_learning_rate, record_scores
 
@@ -248,8 +248,11 @@ def test_step_sizes_that_react_are_refused() -> None:
 
 
 def test_own_loops_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"plan must have no search \(tune=None\)"):
+    message = r"plan must have no search \(tune=None\)"
+    with pytest.raises(ValueError, match=message):
         dither.make_private(model(), torch.optim.SGD(model().parameters()), plan_of(), data())
+    with pytest.raises(ValueError, match=message):
+        train_linear(data()[0], lambda scores, _: scores, plan_of(), outputs=2)
 
 
 class Killed(BaseException):

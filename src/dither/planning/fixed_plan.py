@@ -19,6 +19,7 @@ from dither.planning.serialization import (
     to_json_value,
 )
 from dither.schedules import Constant
+from dither.schedules.fixed import stepsizes_of
 from dither.types import (
     FloatArray,
     PrivacyBound,
@@ -316,7 +317,7 @@ class Plan:
             f"n = {self.dataset_size:,} (q = {self.sample_rate:.6g}), "
             f"{clipping_text(self.clip_norm, self.clipping)}\n"
             f"step size   {eta[0]:.6g} first, {eta[-1]:.6g} last\n"
-        )
+        ) + ("" if self.search is None else f"search      {self.search}\n")
         if math.isinf(self.bound.epsilon):
             return f"{head}UNSAFE: no noise is added and nothing is claimed, ε = ∞"
         return (
@@ -383,17 +384,3 @@ class FixedPlanState:
 def clipping_text(clip_norm: float, clipping: str) -> str:
     """Return the clip norm of a plan, and the way of clipping unless it is flat."""
     return f"clip norm {clip_norm:g}" + ("" if clipping == "flat" else f", {clipping} clipping")
-
-
-def stepsizes_of(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
-    """Return T step sizes, from a schedule or as they are given."""
-    if isinstance(stepsizes, Schedule) and not isinstance(stepsizes, type):
-        return validate.same_length(
-            T, stepsizes=validate.positives(stepsizes=stepsizes.stepsizes(T))
-        )
-    if isinstance(stepsizes, int | float):
-        raise validate.InvalidTypeError(
-            f"stepsizes must be a schedule or one step size per step, got {stepsizes!r}: "
-            f"Constant({stepsizes!r}) is the same in every step"
-        )
-    return validate.same_length(T, stepsizes=validate.positives(stepsizes=stepsizes))

@@ -102,6 +102,15 @@ def with_search(
     return replace(made, stepsizes=etas, search=search)
 
 
+def check_no_search(plan: Plan | ReactivePlan) -> None:
+    """Raise if a plan begins with a search, whose steps only `dither.train` takes."""
+    if isinstance(plan, Plan) and plan.search is not None:
+        raise validate.InvalidValueError(
+            "plan must have no search (tune=None), got one that begins with a search: only "
+            "dither.train takes its steps"
+        )
+
+
 def check_share(tune: float) -> float:
     """Return the share of ε that a search may cost, if it is in (0, 0.5]."""
     share = validate.positive(tune=tune)

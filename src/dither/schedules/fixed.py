@@ -286,3 +286,17 @@ def _check_denominator(schedule: ClosedForm, a: object, c: object) -> None:
 def _check_schedule(inner: object) -> None:
     if isinstance(inner, type) or not isinstance(inner, Schedule):
         raise validate.InvalidTypeError(f"inner must be a schedule, got {inner!r}")
+
+
+def stepsizes_of(stepsizes: Schedule | ArrayLike, T: int) -> FloatArray:
+    """Return T step sizes, from a schedule or as they are given."""
+    if isinstance(stepsizes, Schedule) and not isinstance(stepsizes, type):
+        return validate.same_length(
+            T, stepsizes=validate.positives(stepsizes=stepsizes.stepsizes(T))
+        )
+    if isinstance(stepsizes, int | float):
+        raise validate.InvalidTypeError(
+            f"stepsizes must be a schedule or one step size per step, got {stepsizes!r}: "
+            f"Constant({stepsizes!r}) is the same in every step"
+        )
+    return validate.same_length(T, stepsizes=validate.positives(stepsizes=stepsizes))

@@ -25,6 +25,7 @@ from dither.clipping.linear import DenseRows, LogitGradients, Rows, SparseRows, 
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
+from dither.planning.search import check_no_search
 from dither.progress import Progress
 from dither.randomness import Source
 from dither.release import release
@@ -100,6 +101,7 @@ def train_linear(
         raise validate.InvalidTypeError(
             f"plan must be what dither.plan returns, got {type(plan).__name__}"
         )
+    check_no_search(plan)
     check_single_process("train_linear")
     outputs, every = validate.count(outputs=outputs), validate.count(every=every)
     weighting = find_averaging(averaging)

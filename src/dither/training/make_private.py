@@ -12,6 +12,7 @@ from dither.clipping.layers import check_layers
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
+from dither.planning.search import check_no_search
 from dither.randomness import Source
 from dither.training.augmentation import Augment
 from dither.training.collate import CollateFn
@@ -83,11 +84,7 @@ def make_private(
         >>> private.step, private.spent().epsilon <= 3.0
         (5, True)
     """
-    if isinstance(plan, Plan) and plan.search is not None:
-        raise validate.InvalidValueError(
-            "plan must have no search (tune=None) for a loop of your own, got one with a search: "
-            "dither.train takes its steps"
-        )
+    check_no_search(plan)
     return join(
         model, optimizer, plan, dataset, collate_fn=collate_fn, seed=seed, workers=workers,
         augment=augment, ledger=ledger, run_name=run_name,

@@ -176,12 +176,10 @@ def _search(facts: RunFacts) -> str:
     search = facts.search
     if search is None:
         return ""
-    factors = ", ".join(f"{factor:.3g}" for factor in search.factors)
     chosen = "" if facts.factor is None else f"; it chose {facts.factor:.3g}"
     return (
-        f"The first {search.steps:,} steps chose the learning rate, and are included in ε: one "
-        f"trial of {search.trial_steps:,} steps with each factor of {factors}, and "
-        f"{search.score_steps:,} releases of the trials' scores, with noise{chosen}. "
+        f"The first {search.steps:,} steps chose the learning rate, and are included in ε: "
+        f"{search}, with noise{chosen}. "
     )
 
 

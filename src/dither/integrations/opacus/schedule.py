@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from dither import validate
 from dither.integrations.opacus.accountant import check_one_batch
 from dither.planning import Plan, ReactivePlan
+from dither.planning.search import check_no_search
 from dither.training import StepError
 from dither.training.distributed import check_single_process
 from dither.training.optimizer_hooks import set_learning_rate
@@ -55,6 +56,7 @@ class NoiseSchedule:
                 "which Opacus does not show; use dither.make_private"
             )
         validate.instance(Plan, plan=plan)
+        check_no_search(plan)
         if plan.sampling != "poisson":
             raise InvalidValueError(
                 f"plan must have sampling 'poisson', got {plan.sampling!r}: Opacus draws every "
