@@ -182,10 +182,12 @@ def write_summary(group: str, store: Store, *, seeds: int = SEEDS) -> str:
         f"95 % intervals.\n\n{summary.goals(found)}\n{summary.table(found)}"
     )
     store.path.with_suffix(".md").write_text(text, encoding="utf-8")
+    pictures = PICTURES if store.path.parent == RECORDS else store.path.parent
+    pictures.mkdir(exist_ok=True)
     for task in GROUPS[group]:
         of_task = [each for each in found if each.task == task]
         if of_task:
-            save_figure(summary.draw(of_task), PICTURES / f"{task.name}.png")
+            save_figure(summary.draw(of_task), pictures / f"{task.name}.png")
     return text
 
 
