@@ -196,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.recipe")
     parser.add_argument("--tasks", choices=tuple(GROUPS), default="heldout")
     parser.add_argument("--only", nargs="*", default=[], metavar="TASK", help="names of tasks")
+    parser.add_argument("--epsilons", nargs="*", type=float, default=_ORDER, metavar="ε")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes")
     parser.add_argument("--tuned", action="store_true", help="also the recipe with tune=0.1")
     parser.add_argument("--summary", action="store_true", help="tables and pictures of what is run")
@@ -210,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = f"python -m experiments.recipe --tasks {given.tasks}{tuned}"
         run_missing(
             tasks, store, make_header(command, is_frozen=is_frozen), is_frozen=is_frozen,
-            jobs=given.jobs, tuned=given.tuned,
+            epsilons=given.epsilons, jobs=given.jobs, tuned=given.tuned,
         )  # fmt: skip
     print(write_summary(given.tasks, store))
 

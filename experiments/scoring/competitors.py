@@ -133,9 +133,8 @@ def make_recipe(task: Task, epsilon: float, model: nn.Module, *, tune: float | N
 
 def describe(recipe: Any) -> dict[str, Any]:
     """Return a recipe's settings as JSON knows them, without their reasons."""
-    values = {each.name: getattr(recipe, each.name) for each in fields(recipe)}
-    values.pop("reasons")
-    return {name: _plain(value) for name, value in values.items()}
+    names = [each.name for each in fields(recipe) if each.name not in ("reasons", "given")]
+    return {name: _plain(getattr(recipe, name)) for name in names}
 
 
 def _plain(value: Any) -> Any:

@@ -127,6 +127,18 @@ def test_a_training_is_the_same_for_the_same_seed() -> None:
     assert 7.9 < one.epsilon <= 8.0
 
 
+@pytest.mark.parametrize("competitor", ["recipe", "tuned"])
+def test_a_recipe_takes_the_compute_of_the_task(competitor: str) -> None:
+    result = competitors.train(Run(TASK.name, 8.0, competitor, 1))
+    assert result.score > 30.0
+    assert 7.8 < result.epsilon <= 8.0
+    settings = json.loads(json.dumps(result.settings))
+    assert settings == result.settings
+    assert 0.8 * TASK.compute < settings["batch_size"] * settings["steps"] < 1.05 * TASK.compute
+    again = competitors.make_recipe(TASK, 8.0, TASK.build())
+    assert (competitors.describe(again) == settings) == (competitor == "recipe")
+
+
 def test_a_regression_and_rare_classes_are_scored_in_points() -> None:
     class Margin(nn.Module):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
