@@ -27,6 +27,7 @@ from dither.estimators.bounds import (
 from dither.estimators.leaks import Leaks
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
+from dither.planning.search import MOST_SHARE
 from dither.schedules import parse
 from dither.training import TrainResult
 from dither.training.statement import statement
@@ -74,6 +75,7 @@ class PrivateEstimator(BaseEstimator, ABC):
         "classes": ["array-like", None],
         "hidden_layer_sizes": ["array-like"],
         "module": [nn.Module, callable],
+        "tune": [Interval(Real, 0, MOST_SHARE, closed="right"), None],
     }
     _task = "classification"
     _needs_bounds = True

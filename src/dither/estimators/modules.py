@@ -33,6 +33,7 @@ class _ModuleEstimator(PrivateEstimator):
     _needs_bounds = False
 
     module: Any
+    tune: float | None
     module_: nn.Module
     recipe_: Recipe | None
 
@@ -68,7 +69,8 @@ class _ModuleEstimator(PrivateEstimator):
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that are given; `dither.recipe` chooses the others."""
-        names = ("epsilon", "delta", "dataset_size", "batch_size", "steps", "epochs", "clip_norm")
+        names = ("epsilon", "delta", "dataset_size", "batch_size", "steps", "epochs", "clip_norm",
+                 "tune")  # fmt: skip
         given = {name: getattr(self, name) for name in names}
         is_usual = isinstance(self.noise, str) and self.noise == "optimal"
         given |= {"stepsizes": self._parse_stepsizes(), "noise": None if is_usual else self.noise}
@@ -187,6 +189,8 @@ class PrivateClassifier(_ModuleClassifier):
         stepsizes: factors of the learning rate: a schedule, its text, or an array.
         feature_bounds: as for `PrivateLogisticRegression`; features are clipped and mapped to
             −1 … 1. Without bounds the module gets the features as they are.
+        tune: the share of ``epsilon``, at most 0.5, to spend on choosing the learning rate, as
+            `dither.train` takes it; None spends nothing.
 
     Attributes:
         module_: the trained module.
@@ -202,6 +206,7 @@ class PrivateClassifier(_ModuleClassifier):
     """
 
     module: Any = field(kw_only=False)
+    tune: float | None = None
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -220,6 +225,7 @@ class PrivateRegressor(_ModuleRegressor):
     """
 
     module: Any = field(kw_only=False)
+    tune: float | None = None
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -231,6 +237,7 @@ class PrivateMLPClassifier(_ModuleClassifier):
 
     Args:
         hidden_layer_sizes: units of each hidden layer.
+        tune: as for `PrivateClassifier`.
 
     Attributes:
         module_: the trained network.
@@ -245,6 +252,7 @@ class PrivateMLPClassifier(_ModuleClassifier):
     """
 
     hidden_layer_sizes: Sequence[int] = field(default=(64,), kw_only=False)
+    tune: float | None = None
 
     _needs_bounds = True
 
@@ -270,6 +278,7 @@ class PrivateMLPRegressor(_ModuleRegressor):
     """
 
     hidden_layer_sizes: Sequence[int] = field(default=(64,), kw_only=False)
+    tune: float | None = None
 
     _needs_bounds = True
 
