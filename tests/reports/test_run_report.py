@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.reports.run_directories import public, reactive, text_of, trained
+from tests.reports.run_directories import edit, public, reactive, text_of, trained
 from tests.training.loops import RECORDS, data, model, noisy_plan
 
 import dither
@@ -227,3 +227,20 @@ def test_the_history_does_not_end_below_the_ledger(adaptive: Path, tmp_path: Pat
     (spending,) = [chart for chart in report.charts if chart.key == "spending"]
     assert report.claim.spent is not None
     assert spending.series[0].y[-1] == report.claim.spent.epsilon > 0.1
+
+
+def test_what_the_recipe_chose_is_in_the_report(tmp_path: Path) -> None:
+    x, y = data()
+    result = dither.train(
+        model(), (x, y), epsilon=2.0, compute=300, progress=False, run=dither.Run(tmp_path / "run")
+    )
+    assert result.recipe is not None
+    report = run_report(tmp_path / "run")
+    assert report.settings == tuple(result.recipe.rows())
+    assert " ".join(report.statement).split() == dither.reports.statement(result).split()
+    assert result.recipe.reasons["learning_rate"] in text_of(report)
+    assert json.loads(to_json(report))["settings"][0] == ["epsilon", "2", "given"]
+    # A recipe of another plan is not used.
+    edit(tmp_path / "run" / "recipe.json", batch_size=3)
+    assert run_report(tmp_path / "run").settings == ()
+    assert "recipe.json is damaged" in " ".join(run_report(tmp_path / "run").warnings)

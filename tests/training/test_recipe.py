@@ -21,6 +21,7 @@ from dither.training.speed import record_gradients_per_second, seconds_in
 from dither.training.statement import statement
 
 MODULE = sys.modules["dither.training.recipe"]
+SPEED = sys.modules["dither.training.speed"]
 RECORDS, COLUMNS = 80, 4
 
 
@@ -262,7 +263,7 @@ def test_speed_is_measured_on_synthetic_records() -> None:
 
 
 def test_a_time_becomes_record_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "record_gradients_per_second", lambda *_: 1000.0)
+    monkeypatch.setattr(SPEED, "record_gradients_per_second", lambda *_: 1000.0)
     found = made(compute="100 s", inputs=torch.zeros(1, COLUMNS))
     assert found.compute == pytest.approx(90_000, rel=0.01)
     assert "100 s" in found.reasons["compute"]
@@ -377,9 +378,9 @@ def test_a_resumed_run_does_not_choose_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a slower machine nor another rule changes what the run began with."""
-    monkeypatch.setattr(MODULE, "record_gradients_per_second", lambda *_: 1000.0)
+    monkeypatch.setattr(SPEED, "record_gradients_per_second", lambda *_: 1000.0)
     interrupted(tmp_path / "run", epsilon=2.0, compute="1 s")
-    monkeypatch.setattr(MODULE, "record_gradients_per_second", lambda *_: 1.0)
+    monkeypatch.setattr(SPEED, "record_gradients_per_second", lambda *_: 1.0)
     monkeypatch.setattr(MODULE, "_END", 0.5)
     result = resumed(tmp_path / "run", epsilon=2.0, compute="1 s")
     assert result.recipe is not None

@@ -132,6 +132,12 @@ def _plan(report: RunReport) -> Iterator[Block]:
         rows.append(("Planned again", f"{len(replanned)} time(s): {text}"))
     yield Facts(tuple(rows))
     yield from _charts(report, "noise", "spending")
+    if report.settings:
+        yield Table(
+            "Settings chosen by dither's recipe from public quantities",
+            ("setting", "value", "reason"),
+            report.settings,
+        )
     if report.plan_text is not None:
         confirmed = report.claim.verdict != "not confirmed"
         title = "The first plan:" if replanned else "The plan:"

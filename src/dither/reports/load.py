@@ -16,7 +16,8 @@ from dither.ledger.state import RunState
 from dither.planning import Plan
 from dither.planning.serialization import from_json_value
 from dither.training.history import Row
-from dither.training.run_directory import ABOUT, CANARIES, REACTIVE_PLAN
+from dither.training.recipe import Recipe
+from dither.training.run_directory import ABOUT, CANARIES, REACTIVE_PLAN, RECIPE
 from dither.types import PrivacyBound, adjacency_of
 from dither.validate import InvalidValueError
 
@@ -129,6 +130,7 @@ class RunFiles:
     about: About | None = None
     result: Result | None = None
     plan: PlanFacts | None = None
+    recipe: Recipe | None = None
     ledger: LedgerView | None = None
     history: tuple[Row, ...] = ()
     audits: tuple[Audit, ...] = ()
@@ -165,6 +167,7 @@ def load_run(path: str | Path) -> RunFiles:
     files.about = _read(files, ABOUT, lambda text: _about(directory, text), needed=True)
     files.result = _read(files, RESULT, _result)
     files.plan = _read(files, PLAN, _plan, needed=True)
+    files.recipe = _read(files, RECIPE, lambda text: _recipe(files.plan, text))
     files.ledger = _read_ledger(files)
     files.history = _read_history(files)
     audits = _read(files, AUDITS, _audits)
@@ -238,6 +241,13 @@ def _plan(text: str) -> PlanFacts:
         has_noise=bool(plan.noise_multipliers.any()),
         plan=plan,
     )
+
+
+def _recipe(plan: PlanFacts | None, text: str) -> Recipe:
+    recipe, names = Recipe.from_json(text), ("dataset_size", "batch_size", "clip_norm", "clipping")
+    if plan is not None and any(getattr(plan, name) != getattr(recipe, name) for name in names):
+        raise ValueError(text)
+    return recipe
 
 
 def _read_history(files: RunFiles) -> tuple[Row, ...]:

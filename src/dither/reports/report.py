@@ -8,7 +8,7 @@ from dither.reports.charts import Chart, find_charts
 from dither.reports.claim import Claim, find_claim
 from dither.reports.load import Audit, RunFiles, load_run
 from dither.training.history import Row
-from dither.training.statement import RunFacts, derived_clause, paragraphs
+from dither.training.statement import RunFacts, derived_clause, paragraphs, recipe_facts
 from dither.types import SpentSoFar
 
 
@@ -27,6 +27,7 @@ class RunReport:
         planned_steps: T of the plan.
         spent_steps: number of steps in the ledger.
         plan_text: the plan as text.
+        settings: what dither's recipe has chosen: name, value and reason of each setting.
         fingerprints: of the plans of the run, in order: it may have been planned again.
         averaging: "ema", "tail", or None.
         history: the rows of history.jsonl.
@@ -62,6 +63,7 @@ class RunReport:
     planned_steps: int | None
     spent_steps: int | None
     plan_text: str | None
+    settings: tuple[tuple[str, str, str], ...]
     fingerprints: tuple[str, ...]
     averaging: str | None
     history: tuple[Row, ...]
@@ -125,6 +127,7 @@ def run_report(path: str | Path) -> RunReport:
         planned_steps=planned if files.plan is None else files.plan.steps,
         spent_steps=None if run is None else len(run.spent),
         plan_text=None if files.plan is None else files.plan.text,
+        settings=() if files.recipe is None else tuple(files.recipe.rows()),
         fingerprints=() if view is None else view.fingerprints,
         averaging=None if result is None else result.averaging,
         history=files.history,
@@ -169,4 +172,5 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         seed=None if result is None else result.seed,
         search=None if plan.plan is None else plan.plan.search,
         factor=None if result is None else result.factor,
+        **recipe_facts(files.recipe),
     )

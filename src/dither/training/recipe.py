@@ -27,7 +27,7 @@ from dither.schedules.parsing import text_of
 from dither.training.optimizer_hooks import check_trainable
 from dither.training.optimizers import MOMENTUM, OPTIMIZERS, named_optimizer
 from dither.training.settings import Overrides, check_compute, check_overrides
-from dither.training.speed import record_gradients_per_second, seconds_in
+from dither.training.speed import measured_compute
 from dither.types import Allocation, Budget, FloatArray, Schedule
 
 # The constants of the rule. docs: "How dither chooses" has the evidence.
@@ -40,7 +40,6 @@ _LONGEST = 16.0  # the longest step: beyond, steps overshoot where noise is smal
 _END = 0.05  # of the learning rate at the last step
 _CLIPPING = "automatic"  # every gradient counts alike, and no clip norm has to be chosen
 _CLIP_NORM = 1.0  # any other is the same with a learning rate that is divided by it
-_TIME_SHARE = 0.9  # of a given time; the rest is for planning, metrics and checkpoints
 
 _FORMAT = "dither-recipe-1"
 GIVEN = "given"
@@ -283,6 +282,10 @@ class Recipe:
                 f"recipe must have the fields {', '.join(sorted(known))} and format"
             )
         validate.choice((_FORMAT,), format=found.pop("format"))
+        for name in ("dataset_size", "batch_size", "steps"):
+            validate.count(**{name: found[name]})
+        for name in ("epsilon", "delta", "clip_norm", "learning_rate"):
+            validate.positive(**{name: found[name]})
         if "stepsizes" not in found["given"]:
             found["stepsizes"] = parse(found["stepsizes"])
         return cls(**found)
@@ -343,7 +346,7 @@ def recipe(
     reasons["dataset_size"] = GIVEN
     if isinstance(compute, str):
         batch = choose(facts, given)["batch_size"][0]
-        given["compute"], reasons["compute"] = _measured(compute, model, inputs, batch)
+        given["compute"], reasons["compute"] = measured_compute(compute, model, inputs, batch)
         given["compute"] /= 1.0 + TRIAL_COMPUTE if "tune" in given else 1.0
     elif compute is not None:
         given["compute"] = validate.positive(compute=compute)
@@ -356,19 +359,6 @@ def recipe(
         epsilon=budget, delta=chance, dataset_size=n, reasons=reasons, given=given_text(arguments),
         **values,
     )  # fmt: skip
-
-
-def _measured(compute: str, model: nn.Module, inputs: Any, batch: int) -> Choice:
-    """Return the number of record-gradients of a time."""
-    seconds = seconds_in(compute)
-    if inputs is None:
-        raise validate.InvalidTypeError(
-            "inputs must be a batch as the model takes it where compute is a time, got None with "
-            f"compute={compute!r}"
-        )
-    speed = record_gradients_per_second(model, inputs, batch)
-    reason = f"given: {compute}, at {speed:,.0f} record-gradients per second"
-    return max(1.0, _TIME_SHARE * speed * seconds), reason
 
 
 def given_text(given: Mapping[str, Any]) -> dict[str, str]:

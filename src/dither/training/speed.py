@@ -19,6 +19,9 @@ _UNITS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0,
 }  # fmt: skip
 _TIME = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*")
+_SHARE = 0.9
+"""Of a given time; the rest is for planning, metrics and checkpoints."""
+
 _LONGEST = 1.5
 """Seconds to measure for, after a first step that is not counted."""
 
@@ -39,6 +42,19 @@ def seconds_in(text: str) -> float:
             f'"1 h", got {text!r}'
         )
     return float(found[1]) * _UNITS[found[2]]
+
+
+def measured_compute(compute: str, model: nn.Module, inputs: Any, batch: int) -> tuple[float, str]:
+    """Return how many record-gradients a time is good for, and how that is known."""
+    seconds = seconds_in(compute)
+    if inputs is None:
+        raise validate.InvalidTypeError(
+            "inputs must be a batch as the model takes it where compute is a time, got None with "
+            f"compute={compute!r}"
+        )
+    speed = record_gradients_per_second(model, inputs, batch)
+    reason = f"given: {compute}, at {speed:,.0f} record-gradients per second"
+    return max(1.0, _SHARE * speed * seconds), reason
 
 
 def record_gradients_per_second(model: nn.Module, inputs: Any, batch_size: int) -> float:

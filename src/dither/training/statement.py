@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
+from typing import Any
 
 from dither.clipping.clip import STABILIZER
 from dither.planning import Plan, ReactivePlan
@@ -32,7 +33,8 @@ class RunFacts:
         uses_raw_gradients: whether the step sizes depend on gradients without noise.
         is_seeded: whether the noise can be reproduced from a seed.
         seed: the seed, if it is known.
-        recipe: the settings that dither has chosen; None if the caller chose them.
+        settings: what dither has chosen, as a paragraph; empty if the caller chose them.
+        is_counted: whether n is the number of records in the data.
         search: the search that the plan begins with, if any.
         factor: what it has chosen, if that is known.
     """
@@ -50,7 +52,8 @@ class RunFacts:
     uses_raw_gradients: bool
     is_seeded: bool
     seed: int | None
-    recipe: Recipe | None = None
+    settings: str = ""
+    is_counted: bool = False
     search: Search | None = None
     factor: float | None = None
 
@@ -83,7 +86,7 @@ def paragraphs(facts: RunFacts, *, leaks: Sequence[str] = ()) -> list[str]:
     """Return the statement's paragraphs."""
     condition = f"If {'this is' if len(leaks) == 1 else 'these are'} public, " if leaks else ""
     parts = [guarantee(facts, condition), _mechanism(facts)]
-    parts += [] if facts.recipe is None else [_settings(facts.recipe)]
+    parts += [facts.settings] if facts.settings else []
     parts += [_public(facts), _randomness(facts)]
     return [*([_leaks(leaks)] if leaks else []), *parts]
 
@@ -110,7 +113,7 @@ def _facts(result: TrainResult) -> RunFacts:
         and isinstance(plan.stepsizes, UnsafeRawAdaGradNorm),
         is_seeded=result.seed is not None,
         seed=result.seed,
-        recipe=result.recipe,
+        **recipe_facts(result.recipe),
         search=plan.search if isinstance(plan, Plan) else None,
         factor=result.factor,
     )
@@ -183,20 +186,22 @@ def _search(facts: RunFacts) -> str:
     )
 
 
-def _settings(recipe: Recipe) -> str:
-    return (
+def recipe_facts(recipe: Recipe | None) -> dict[str, Any]:
+    """Return the facts that come from a recipe, for `RunFacts`."""
+    if recipe is None:
+        return {}
+    text = (
         "Settings were chosen by dither's recipe from public quantities: n, ε, δ, the number of "
         "trainable parameters, the kinds of layers, and what was given "
         f"({', '.join(sorted(recipe.given)) or 'nothing'}). Batch size {recipe.batch_size:,}, "
         f"{recipe.steps:,} steps, {recipe.clipping} clipping, {recipe.optimizer} with learning "
         f"rate {recipe.learning_rate:.4g}."
     )
+    return {"settings": text, "is_counted": "dataset_size" not in recipe.given}
 
 
 def _public(facts: RunFacts) -> str:
-    recipe = facts.recipe
-    is_counted = recipe is not None and "dataset_size" not in recipe.given
-    counted = "which is the number of records in the data, " if is_counted else ""
+    counted = "which is the number of records in the data, " if facts.is_counted else ""
     return (
         f"Taken as public: the number of records, n = {facts.dataset_size:,}, {counted}the shape "
         "of a record, the set of classes, any bounds that were given, and all settings. The "
