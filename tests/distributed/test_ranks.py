@@ -15,6 +15,7 @@ from tests.distributed import rank as cases
 from tests.distributed.launching import TIMEOUT, run
 
 import dither
+from dither.planning.search import FACTORS
 from dither.training import Shard
 
 SIZE = len(cases.SHARDS)
@@ -154,8 +155,8 @@ def test_what_follows_releases_is_the_same_everywhere(folder: Path) -> None:
 def test_a_search_chooses_the_same_everywhere(folder: Path) -> None:
     one, *others = written(folder / "tuned")
     assert all(each == one for each in others)
-    assert one["factor"] in {0.25, 1.0, 4.0}
-    assert one["steps"] == 3 * 5 + 2 + 6
+    assert one["factor"] in FACTORS
+    assert one["steps"] == 5 * 5 + 2 + 6
 
 
 def test_refusals_reach_every_rank(folder: Path) -> None:

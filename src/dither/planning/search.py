@@ -11,10 +11,10 @@ Trials use the releases of earlier steps, and the rest of the run uses the facto
 from them. That decides learning rates only, which are post-processing: the rate, the norm and the
 noise of every step were fixed before the first. So the steps compose as if nothing had been chosen.
 
-Alternatives, for n = 60,000 and 1,500 at ε = 3 with three candidates. A search that costs 0.3·ε by
-itself raises the noise of the rest by a factor of 1.015 and 1.05, since costs add up like squares.
-The best of a random number of full runs (`dither.accounting.selection`), three on average, needs
-noise 1.22 and 1.48 times as large. Trials and scores on disjoint records would cost their maximum
+Alternatives, for n = 60,000 and 1,500 at ε = 3 with five candidates. A search that costs 0.3·ε by
+itself raises the noise of the rest by a factor of 1.02 and 1.05, since costs add up like squares.
+The best of a random number of full runs (`dither.accounting.selection`), five on average, needs
+noise 1.26 and 1.59 times as large. Trials and scores on disjoint records would cost their maximum
 instead of their sum, but with a quarter of the records for scores their noise would be four times
 as large; a model whose training costs a fraction of ε fits its own records no better than others.
 """
@@ -32,10 +32,10 @@ from dither.planning.reactive_plan import ReactivePlan
 from dither.planning.resuming import with_spent
 from dither.types import Budget, FloatArray, Search
 
-FACTORS = (0.25, 1.0, 4.0)
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 MOST_FACTORS = 5
 MOST_SHARE = 0.5
-TRIAL_COMPUTE = 0.2
+TRIAL_COMPUTE = 0.25
 """Record-gradients of all trials together, as a share of those of the rest."""
 
 _FEWEST_STEPS = 5
@@ -72,7 +72,7 @@ def with_search(
         ...     epsilon=3.0, delta=1e-5, dataset_size=10_000, batch_size=500, steps=100)
         >>> tuned = with_search(plain, share=0.3, trial_rate=lambda trial, rest: 1.0)
         >>> tuned.search.steps, tuned.steps, tuned.bound.epsilon <= 3.0
-        (41, 141, True)
+        (45, 145, True)
         >>> round(float(tuned.noise_multipliers[-1] / plain.noise_multipliers[-1]), 2)
         1.02
     """
@@ -120,7 +120,7 @@ def check_share(tune: float) -> float:
 
 
 def _search_of(plan: Plan, factors: tuple[float, ...]) -> Search:
-    """Return the search for a plan: a fifth of its compute for trials, one pass for scores."""
+    """Return the search for a plan: a quarter of its compute for trials, one pass for scores."""
     k = len(factors)
     trial_steps = max(_FEWEST_STEPS, math.ceil(TRIAL_COMPUTE * plan.steps / k))
     score_steps = min(math.ceil(plan.dataset_size / plan.batch_size), k * trial_steps)
