@@ -140,8 +140,9 @@ def goals(found: Sequence[Cell]) -> str:
     worst = max(found, key=lambda each: each.regret)
     behind = max(found, key=lambda each: each.behind_defaults)
     average = mean(each.regret for each in found)
+    count = f"{len(found)} cell{'s' if len(found) > 1 else ''}"
     rows = [
-        _goal("mean regret against the grid", average, MEAN_REGRET, f"{len(found)} cells"),
+        _goal("mean regret against the grid", average, MEAN_REGRET, count),
         _goal("worst regret against the grid", worst.regret, WORST_REGRET, _where(worst)),
         _goal(
             "most behind the defaults of 0.1", behind.behind_defaults, BEHIND_DEFAULTS,
