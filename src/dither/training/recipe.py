@@ -27,23 +27,24 @@ from dither.schedules.parsing import text_of
 from dither.training.optimizer_hooks import check_trainable
 from dither.training.optimizers import MOMENTUM, OPTIMIZERS, named_optimizer
 from dither.training.settings import Overrides, check_compute, check_overrides
-from dither.training.speed import measured_compute
+from dither.training.synthetic import gradient_norm, measured_compute
 from dither.types import Allocation, Budget, FloatArray, Schedule
 
 # The constants of the rule. docs: "How dither chooses" has the evidence.
 _COMPUTE = 9_000.0  # record-gradients per √n: minutes for tens of thousands of records
-_STEPS = 1_000  # more steps of smaller batches gain little, fewer do not get there
+_STEPS = (800, 600, 400)  # more gain nothing, fewer do not get there
+_LEAST_NOISE = 1.0  # z: of smaller batches the same ε takes more noise per record
 _LEAST_BATCH = 64  # below, overhead dominates the time of a step
-_PATH = 0.42  # how far noise alone may move the parameters, per √d at d = 10⁴
-_DIMENSION = 1e4  # d of the models for which the path was found
-_LONGEST = 16.0  # the longest step: beyond, steps overshoot where noise is small
+_SPREAD = 0.27  # how far noise alone moves a parameter, for d = 10⁴ and noise like gradients
+_DIMENSION = 1e4
+_SHRINK = 0.25  # the power of d: larger models tolerate less noise per parameter
+_GROW = 0.2  # the power of what gradients exceed noise by: less noise allows longer steps
+_LONGEST = 16.0  # the longest step of SGD: beyond, steps overshoot where noise is small
 _END = 0.05  # of the learning rate at the last step
-_CLIPPING = "automatic"  # every gradient counts alike, and no clip norm has to be chosen
-_CLIP_NORM = 1.0  # any other is the same with a learning rate that is divided by it
+_CLIP = 0.1  # of the norm of an untrained model's gradients: most gradients are clipped
 
 _FORMAT = "dither-recipe-1"
 GIVEN = "given"
-_SEQUENTIAL = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.Embedding, nn.RNNBase)
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,14 @@ class Facts:
         epsilon: ε.
         delta: δ.
         dimension: d, the number of trainable parameters.
-        sequential: the kind of an attention, recurrent or embedding layer; "" if there is none.
+        gradient_norm: of the untrained model on synthetic records, if it was measured.
     """
 
     dataset_size: int
     epsilon: float
     delta: float
     dimension: int
-    sequential: str = ""
+    gradient_norm: float | None = None
 
 
 Choice = tuple[Any, str]
@@ -75,37 +76,40 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     Example:
         >>> chosen = choose(Facts(60_000, 3.0, 1e-5, 26_010), {"batch_size": 512})
         >>> chosen["batch_size"], chosen["steps"][0], chosen["optimizer"][0]
-        ((512, 'given'), 4306, 'momentum')
+        ((512, 'given'), 4306, 'adam')
     """
-    chosen = _sizes(facts.dataset_size, given)
+    chosen = _sizes(facts, given)
 
     def pick(name: str, value: Any, reason: str) -> Any:
         chosen[name] = (given[name], GIVEN) if name in given else (value, reason)
         return chosen[name][0]
 
     m, T = chosen["batch_size"][0], chosen["steps"][0]
-    sampling = pick("sampling", "poisson", "every record is drawn independently")
-    if "clip_norm" in given:
-        pick("clipping", "flat", "a clip norm is given")
+    pick("sampling", "poisson", "every record is drawn independently")
+    norm = facts.gradient_norm
+    if "clip_norm" in given or norm is not None:
+        mode = pick("clipping", "flat", "gradients above the clip norm are scaled down to it")
     else:
-        pick("clipping", _CLIPPING, "scales per-record gradients: no clip norm to choose")
-    C = pick("clip_norm", _CLIP_NORM, "the learning rate is for this norm")
-    if facts.sequential:
-        kind = pick("optimizer", "adam", f"SGD does not learn models with {facts.sequential}")
+        mode = pick("clipping", "automatic", "no norm is known: all gradients are scaled to one")
+    if mode == "flat" and norm is not None:
+        C = pick("clip_norm", float(f"{_CLIP * norm:.2g}"),
+                 f"{_CLIP:g} × {norm:.3g}, the norm of the untrained model's gradients on "
+                 "synthetic records")  # fmt: skip
     else:
-        kind = pick("optimizer", "momentum", f"SGD, momentum {MOMENTUM:g}: no attention, "
-                    "recurrent or embedding layers")  # fmt: skip
-    if kind in ("adam", "adamw"):
-        pick("learning_rate", _PATH / math.sqrt(T), f"{_PATH:g}/√T, whatever the noise")
-    else:
-        budget = Budget(facts.epsilon, facts.delta, m / facts.dataset_size, None, sampling)
-        z = math.exp(central_limit_log_scale(np.ones(T), budget))
-        d = facts.dimension
-        longest = _PATH * (_DIMENSION / d) ** 0.25 * m / (z * math.sqrt(T))
+        C = pick("clip_norm", 1.0, "the learning rate is for this norm")
+    kind = pick("optimizer", "adam", "its rate suits all kinds of layers")
+    z, d = _noise(facts, m, T, given), facts.dimension
+    gain = m * math.sqrt(T / d) / z
+    rate = _SPREAD * (_DIMENSION / d) ** _SHRINK * gain**_GROW / math.sqrt(T)
+    why = (
+        f"{_SPREAD:g}·({_DIMENSION:g}/d)^{_SHRINK:g}·(m·√(T/d)/z)^{_GROW:g}/√T with d = {d:,} "
+        f"and z = {z:.3g}"
+    )
+    if kind in ("momentum", "sgd"):
         share = 1.0 - MOMENTUM if kind == "momentum" else 1.0
-        pick("learning_rate", share * min(_LONGEST, longest) / C,
-             f"{share:.2g}·min({_LONGEST:g}, {_PATH:g}·({_DIMENSION:g}/d)^¼·m/(z·√T))/clip norm "
-             f"with d = {d:,}, z = {z:.3g}")  # fmt: skip
+        rate = share * min(_LONGEST, rate * m / z) / C
+        why = f"{share:.2g}·min({_LONGEST:g}, m/z·{why})/clip norm"
+    pick("learning_rate", rate, why)
     pick("stepsizes", Linear(1.0, _END), "factors of the learning rate: noise averages out last")
     pick("noise", "optimal", "the least noise on the model for these step sizes")
     pick("averaging", None, "the last iterate: step sizes decay")
@@ -114,8 +118,20 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     return chosen
 
 
-def _sizes(n: int, given: Mapping[str, Any]) -> dict[str, Choice]:
+def _noise(facts: Facts, batch_size: int, steps: int, given: Mapping[str, Any]) -> float:
+    """Return z of uniform noise, about."""
+    q, sampling = batch_size / facts.dataset_size, given.get("sampling", "poisson")
+    budget = Budget(facts.epsilon, facts.delta, q, None, sampling)
+    return math.exp(central_limit_log_scale(np.ones(steps), budget))
+
+
+def _sizes(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     """Return compute, batch size and steps, whose product with the batch size is the compute."""
+    n = facts.dataset_size
+
+    def batch(compute: float, steps: int) -> int:
+        return min(n, max(_LEAST_BATCH, round(compute / steps)))
+
     epochs = given.get("epochs")
     if "compute" in given:
         C, why = given["compute"], f"{GIVEN}: {given['compute']:,g}"
@@ -128,14 +144,20 @@ def _sizes(n: int, given: Mapping[str, Any]) -> dict[str, Choice]:
     elif "steps" in given:
         m, why_m = min(n, max(1, round(C / given["steps"]))), "compute/steps, at most n"
     else:
-        m = min(n, max(_LEAST_BATCH, round(C / _STEPS)))
-        why_m = f"compute/{_STEPS:,}, at least {_LEAST_BATCH}, at most n"
+        noisy = (T for T in _STEPS if _noise(facts, batch(C, T), T, given) >= _LEAST_NOISE)
+        T = next(noisy, _STEPS[-1])
+        m, why_m = batch(C, T), f"compute/{T}, at least {_LEAST_BATCH}, at most n"
     if "steps" in given:
         T, why_T = given["steps"], GIVEN
         why = "batch size · steps" if "batch_size" in given else why
     else:
         T = validate.step_count(steps=max(1, (math.ceil if epochs else round)(C / m)))
-        why_T = "compute/batch size"
+        why_T = (
+            "compute/batch size"
+            if "batch_size" in given
+            else f"the most from {_STEPS[-1]} to {_STEPS[0]} whose noise z is at least "
+            f"{_LEAST_NOISE:g}, or compute/n"
+        )
     return {"compute": (m * T, why), "batch_size": (m, why_m), "steps": (T, why_T)}
 
 
@@ -316,8 +338,8 @@ def recipe(
         compute: what the run may cost: the number of record-gradients, m·T, or a time such as
             "90 s", "2 min" or "1 h", for which the speed is measured on synthetic records. None
             suits n.
-        inputs: a batch as the model is called with it, whose shapes and dtypes are used if
-            ``compute`` is a time.
+        inputs: a batch as the model is called with it, whose shapes and dtypes are used: for a
+            clip norm that suits the model, and if ``compute`` is a time.
         optimizer: "momentum", "sgd", "adam" or "adamw".
         averaging: "ema", "tail", or "none" for the last iterate.
         overrides: any other setting of `Recipe`, or ``epochs`` instead of ``compute``; the other
@@ -329,7 +351,7 @@ def recipe(
     Example:
         >>> made = recipe(nn.Linear(20, 2), dataset_size=5000, epsilon=1.0)
         >>> made.batch_size, made.steps, made.optimizer
-        (636, 1001, 'momentum')
+        (795, 800, 'adam')
         >>> print(made)  # doctest: +ELLIPSIS
         setting        value                         reason
         epsilon        1                             given
@@ -339,7 +361,7 @@ def recipe(
     validate.instance(nn.Module, model=model)
     n, budget = validate.count(dataset_size=dataset_size), validate.positive(epsilon=epsilon)
     chance = 0.1 / n if delta is None else validate.probability(delta=delta)
-    facts = facts_of(model, n, budget, chance)
+    facts = facts_of(model, n, budget, chance, inputs)
     given = check_overrides({**overrides, "optimizer": optimizer, "averaging": averaging}, n)
     check_compute(compute, given)
     reasons = {"epsilon": GIVEN, "delta": "1/(10·n)" if delta is None else GIVEN}
@@ -366,17 +388,19 @@ def given_text(given: Mapping[str, Any]) -> dict[str, str]:
     return {name: repr(value) for name, value in given.items() if value is not None}
 
 
-def facts_of(model: nn.Module, dataset_size: int, epsilon: float, delta: float) -> Facts:
+def facts_of(
+    model: nn.Module, dataset_size: int, epsilon: float, delta: float, inputs: Any = None
+) -> Facts:
     """Return what the rule needs to know of a model and a budget."""
     check_trainable(model)
-    d = sum(parameter.numel() for parameter in trainable(model).values())
-    kinds = [type(each).__name__ for each in model.modules() if _is_sequential(each)]
-    return Facts(dataset_size, epsilon, delta, d, kinds[0] if kinds else "")
-
-
-def _is_sequential(module: nn.Module) -> bool:
-    name = type(module).__name__
-    return isinstance(module, _SEQUENTIAL) or "Attention" in name or "Transformer" in name
+    parameters = trainable(model).values()
+    return Facts(
+        dataset_size,
+        epsilon,
+        delta,
+        dimension=sum(parameter.numel() for parameter in parameters),
+        gradient_norm=None if inputs is None else gradient_norm(model, inputs),
+    )
 
 
 def _restore(values: dict[str, Any]) -> Recipe:

@@ -105,11 +105,9 @@ def find_recipe(
     saved = None if directory is None else directory.load_recipe()
     if saved is not None:
         return check_resumed(saved, given)
-    inputs = None
-    if isinstance(given.get("compute"), str):
-        # Its shapes and dtypes are used, never its values.
-        batch = next(iter(records.batches([np.zeros(1, np.int64)])))
-        inputs = arguments_of(check_pair(batch)[:-1])
+    # Its shapes and dtypes are used, never its values.
+    batch = next(iter(records.batches([np.zeros(1, np.int64)])))
+    inputs = arguments_of(check_pair(batch)[:-1])
     made = recipe(model, inputs=inputs, **{"dataset_size": length, **given})
     if "dataset_size" in given:
         return made
