@@ -7,8 +7,8 @@ One notation runs through the package: long names in signatures, the paper's sym
 name                       symbol              meaning
 =========================  ==================  ====================================================
 ``steps``                  T                   number of noisy releases
-``dataset_size``           n                   public number of records: an argument, never read
-                                               off the data
+``dataset_size``           n                   public number of records: an argument of plans; where
+                                               it is not given, that of the data is public
 ``batch_size``             m                   expected batch size, public; every mean divides by it
 ``sample_rate``            q = m/n             probability that a record takes part in a step
 ``clip_norm``              C_G (G)             l2 bound on one record's gradient

@@ -54,7 +54,17 @@ def _starts() -> dict[str, torch.Tensor]:
     }
 
 
-CASES = ("equal", "noise", "draws", "reactive", "refusals", "together", "tuned", "wrapped")
+CASES = (
+    "equal",
+    "noise",
+    "draws",
+    "reactive",
+    "refusals",
+    "together",
+    "tuned",
+    "wrapped",
+    "chosen",
+)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +167,13 @@ def test_a_search_chooses_the_same_everywhere(folder: Path) -> None:
     assert all(each == one for each in others)
     assert one["factor"] in FACTORS
     assert one["steps"] == 5 * 5 + 2 + 6
+
+
+def test_ranks_have_one_recipe(folder: Path) -> None:
+    one, *others = written(folder / "chosen")
+    assert all(each == one for each in others)
+    assert one["dataset_size"] == sum(10 + 5 * rank for rank in range(SIZE))
+    assert "0.01 s" in one["reasons"]["compute"]
 
 
 def test_refusals_reach_every_rank(folder: Path) -> None:

@@ -367,9 +367,10 @@ def recipe(
     reasons = {"epsilon": GIVEN, "delta": "1/(10·n)" if delta is None else GIVEN}
     reasons["dataset_size"] = GIVEN
     if isinstance(compute, str):
-        batch = choose(facts, given)["batch_size"][0]
-        given["compute"], reasons["compute"] = measured_compute(compute, model, inputs, batch)
-        given["compute"] /= 1.0 + TRIAL_COMPUTE if "tune" in given else 1.0
+        for _ in range(2):  # again with the batch size that follows from the first measurement
+            batch = choose(facts, given)["batch_size"][0]
+            given["compute"], reasons["compute"] = measured_compute(compute, model, inputs, batch)
+            given["compute"] /= 1.0 + TRIAL_COMPUTE if "tune" in given else 1.0
     elif compute is not None:
         given["compute"] = validate.positive(compute=compute)
     chosen = choose(facts, given)

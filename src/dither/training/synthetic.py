@@ -17,6 +17,7 @@ from dither.clipping import FallbackWarning, clipped_sum
 from dither.clipping.batch import map_tensors, tensors
 from dither.randomness import Source
 from dither.release import release
+from dither.training.distributed import rank_and_size
 
 _UNITS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0,
@@ -25,7 +26,7 @@ _TIME = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*")
 _SHARE = 0.9
 """Of a given time; the rest is for planning, metrics and checkpoints."""
 
-_LONGEST = 1.5
+_LONGEST = 1.0
 """Seconds to measure for, after a first step that is not counted."""
 
 _NORMS = 32
@@ -58,7 +59,8 @@ def measured_compute(compute: str, model: nn.Module, inputs: Any, batch: int) ->
             "inputs must be a batch as the model takes it where compute is a time, got None with "
             f"compute={compute!r}"
         )
-    speed = record_gradients_per_second(model, inputs, batch)
+    ranks = rank_and_size()[1]  # each takes its part of a batch, at the same time as the others
+    speed = ranks * record_gradients_per_second(model, inputs, math.ceil(batch / ranks))
     reason = f"given: {compute}, at {speed:,.0f} record-gradients per second"
     return max(1.0, _SHARE * speed * seconds), reason
 
