@@ -1,6 +1,7 @@
 """Mistakes planted into private loops: in what is recorded, checked and drawn, and in steps."""
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from dither.clipping import clip as clipping
 from dither.clipping.engine import clip_recording
+from dither.planning.fixed_plan import FixedPlanState
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
 from dither.training.private import Private
@@ -116,6 +118,35 @@ def rates_without_the_plans_factor(patch: Patch) -> None:
     patch.setattr(Private, "_release", wrong)
 
 
+def scores_of_a_search_without_noise(patch: Patch) -> None:
+    right: Any = Private._release_sums
+
+    def wrong(self: Private, z: float, sums: Any, released: Any) -> Any:
+        facts = right(self, z, sums, released)
+        if "scores" in sums:
+            released["scores"] = sums["scores"] / self.plan.batch_size
+        return facts
+
+    patch.setattr(Private, "_release_sums", wrong)
+
+
+def scores_of_a_search_without_bounds(patch: Patch) -> None:
+    right: Any = Private._release_sums
+
+    def wrong(self: Private, z: float, sums: Any, released: Any) -> Any:
+        factor = 2.0 if "scores" in sums else 1.0
+        return right(self, z, {name: factor * each for name, each in sums.items()}, released)
+
+    patch.setattr(Private, "_release_sums", wrong)
+
+
+def a_choice_that_is_forgotten(patch: Patch) -> None:
+    def wrong(self: FixedPlanState, state: Mapping[str, Any]) -> None:
+        self.steps = len(state["spent"])
+
+    patch.setattr(FixedPlanState, "load_state_dict", wrong)
+
+
 def sums_in_half_precision(patch: Patch) -> None:
     right = clip_recording
 
@@ -218,5 +249,20 @@ LOOP_BUGS = (
         sums_in_half_precision,
         f"{TRAINING}test_reductions.py::"
         "test_with_clipping_alone_it_is_descent_along_clipped_gradients",
+    ),
+    Bug(
+        "scores of a search without noise",
+        scores_of_a_search_without_noise,
+        f"{TRAINING}test_tuning.py::test_scores_get_the_noise_of_the_plan",
+    ),
+    Bug(
+        "scores of a search without bounds",
+        scores_of_a_search_without_bounds,
+        f"{TRAINING}test_tuning.py::test_a_record_moves_the_scores_by_no_more_than_is_accounted",
+    ),
+    Bug(
+        "a choice of the learning rate that is forgotten",
+        a_choice_that_is_forgotten,
+        "tests/planning/test_search.py::test_the_choice_multiplies_the_rest_and_is_kept",
     ),
 )

@@ -5,8 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -122,6 +124,38 @@ def test_a_record_moves_the_scores_by_no_more_than_is_accounted(
     else:
         moved = [float((a - b).norm()) for a in extremes.values() for b in extremes.values()]
         assert max(moved) == pytest.approx(2.0 * 0.7)
+
+
+def noise_of_scores(plan: Plan, seed: int) -> list[float]:
+    """Return the noise of the scores of one search, in units of the plan's."""
+    run, found = run_of(plan, seed=seed), list[float]()
+    release = run._release_sums
+
+    def listen(z: float, sums: Any, released: Any) -> Any:
+        before = {name: each.clone() for name, each in sums.items()}
+        facts = release(z, sums, released)
+        for name in sums.keys() & {"scores"}:
+            noise = released[name] * plan.batch_size - before[name]
+            found.extend((noise / (z * plan.clip_norm)).tolist())
+        return facts
+
+    run._release_sums = listen  # type: ignore[method-assign]
+    assert search(run)
+    return found
+
+
+def test_scores_get_the_noise_of_the_plan() -> None:
+    plan = plan_of(steps=20)
+    noise = np.array([noise_of_scores(plan, seed) for seed in range(8)]).ravel()
+
+    def fits(scale: float) -> bool:
+        low, high = chi2.interval(1.0 - 1e-6, noise.size)
+        return bool(low <= np.sum((noise / scale) ** 2) <= high)
+
+    assert noise.size == 8 * 5 * len(FACTORS)
+    assert fits(1.0)
+    assert not fits(0.7)
+    assert not fits(1.5)
 
 
 def test_an_empty_draw_releases_noise(sums: list[Tensor]) -> None:
