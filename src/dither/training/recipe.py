@@ -243,12 +243,12 @@ class Recipe:
     def _trial_rate(self, trial: FloatArray, rest: FloatArray) -> float:
         """Return the learning rate that the rule gives a trial, relative to that of the rest."""
         longer = math.sqrt(rest.size / trial.size)
-        if self.optimizer not in ("sgd", "momentum", "SGD"):
-            return longer
-        share = 1.0 - MOMENTUM if self.optimizer == "momentum" else 1.0
-        longest = max(1.0, share * _LONGEST / (self.clip_norm * self.learning_rate))
         noise = math.sqrt(float(np.mean(trial**-2.0) / np.mean(rest**-2.0)))
-        return min(longer * noise, longest)
+        rate = longer * math.pow(noise / longer, _GROW)
+        if self.optimizer not in ("sgd", "momentum", "SGD"):
+            return rate
+        share = 1.0 - MOMENTUM if self.optimizer == "momentum" else 1.0
+        return min(rate * noise, max(1.0, share * _LONGEST / (self.clip_norm * self.learning_rate)))
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Return the optimizer for a model, with the learning rate."""
