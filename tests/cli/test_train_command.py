@@ -325,7 +325,7 @@ def test_optimizers_averages_and_the_noise_change_the_model(
 ) -> None:
     seen = {}
     for k, options in enumerate(
-        ("", "--optimizer adam", "--learning-rate 0.5", "--averaging ema", "--averaging tail")
+        ("", "--optimizer sgd", "--learning-rate 0.5", "--averaging ema", "--averaging tail")
     ):
         run([*own(), "--quiet", "--seed", "3", "--run-dir", str(k), *options.split()], capsys)
         weights = load_file(folder / str(k) / "model.safetensors")

@@ -1,6 +1,7 @@
 """Networks and modules of one's own as estimators."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,12 @@ def test_the_recipe_chooses_and_what_is_given_stays(lengths: Table) -> None:
     model = PrivateRegressor(nn.Linear, target_bounds=(-1, 1), **given).fit(X, y)
     assert model.recipe_ is not None
     same = recipe(
-        nn.Linear(5, 1), dataset_size=len(X), epsilon=1.0, batch_size=200, steps=7,
-        stepsizes=Linear(1.0, 0.5),
+        nn.Linear(5, 1), inputs=torch.zeros(1, 5), dataset_size=len(X), epsilon=1.0,
+        batch_size=200, steps=7, stepsizes=Linear(1.0, 0.5),
     )  # fmt: skip
-    assert model.recipe_ == same
-    assert model.plan_ == same.plan()
+    # The clip norm follows from the weights, which are random.
+    assert replace(model.recipe_, clip_norm=same.clip_norm) == same
+    assert model.plan_ == model.recipe_.plan()
     statement = " ".join(model.privacy_statement().split())
     assert "chosen by dither's recipe" in statement
     assert f"n = {len(X)}, which is the number of records in the data" in statement
@@ -185,6 +187,12 @@ def test_records_do_not_stay_in_a_module(lengths: Table) -> None:
         epsilon=3.0,
     ).fit(*lengths)
     assert search.best_estimator_.module_.last is None
+
+
+def test_a_search_over_modules_with_random_weights(lengths: Table) -> None:
+    model = PrivateRegressor(nn.Linear, target_bounds=(-1, 1), noise="uniform")
+    search = PrivateSearchCV(model, {"steps": [3, 5]}, epsilon=3.0, trials=4).fit(*lengths)
+    assert search.best_params_["steps"] == search.best_estimator_.plan_.steps
 
 
 def test_a_function_that_returns_the_same_module_again(lengths: Table) -> None:

@@ -126,10 +126,13 @@ def _audit(arguments: argparse.Namespace) -> tuple["AuditResult", str]:
 
 def _default_plan() -> "Plan":
     """Return the plan of ``dither train`` without options."""
+    import torch
+
     from dither.planning import Plan
     from dither.training import MODELS, recipe
 
-    made = recipe(MODELS["mlp"]((1, 8, 8), 10), dataset_size=1_438, epsilon=3.0).plan()
+    model, inputs = MODELS["mlp"]((1, 8, 8), 10), torch.zeros(1, 1, 8, 8)
+    made = recipe(model, dataset_size=1_438, epsilon=3.0, inputs=inputs).plan()
     return validate.instance(Plan, plan=made)
 
 

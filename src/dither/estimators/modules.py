@@ -78,7 +78,9 @@ class _ModuleEstimator(PrivateEstimator):
 
     def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
         module = self._new_module(shape, outputs, None)
-        return recipe(module, **{"dataset_size": records, **self._settings()}).plan()
+        inputs = torch.zeros(1, *shape, dtype=_check_module(module, shape, outputs))
+        given = {"dataset_size": records, **self._settings()}
+        return recipe(module, inputs=inputs, **given).plan()
 
     def _feature_scaling(self, X: Any, leaks: Leaks) -> FeatureScaling:
         if not self._needs_bounds and self.feature_bounds is None and self.feature_norm is None:
@@ -185,7 +187,7 @@ class PrivateClassifier(_ModuleClassifier):
             records: that is not counted), or a function (features, outputs) → module,
             where features is their number, or their shape if records are not vectors. It returns
             one score per class.
-        clip_norm: per-record gradients are clipped to it; None is automatic clipping.
+        clip_norm: per-record gradients are clipped to it; None is what suits the module.
         stepsizes: factors of the learning rate: a schedule, its text, or an array.
         feature_bounds: as for `PrivateLogisticRegression`; features are clipped and mapped to
             −1 … 1. Without bounds the module gets the features as they are.

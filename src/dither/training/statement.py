@@ -191,8 +191,8 @@ def recipe_facts(recipe: Recipe | None) -> dict[str, Any]:
     if recipe is None:
         return {}
     text = (
-        "Settings were chosen by dither's recipe from public quantities: n, ε, δ, the number of "
-        "trainable parameters, the kinds of layers, and what was given "
+        "Settings were chosen by dither's recipe from public quantities: n, ε, δ, the model before "
+        "training on synthetic records of the same shape, and what was given "
         f"({', '.join(sorted(recipe.given)) or 'nothing'}). Batch size {recipe.batch_size:,}, "
         f"{recipe.steps:,} steps, {recipe.clipping} clipping, {recipe.optimizer} with learning "
         f"rate {recipe.learning_rate:.4g}."
