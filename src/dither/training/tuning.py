@@ -20,8 +20,9 @@ from dither.training.errors import StepError
 from dither.training.evaluation import arguments_of, predicted
 from dither.training.private import Private
 
-_MARGIN = 2.0
-"""Standard deviations of noise by which a score must be better than that of factor 1."""
+# By how much a score must be better than that of factor 1, which the recipe expects to be best: in
+# standard deviations of the noise, and by itself, since trials are not the run.
+_MARGIN, _LEAST_GAIN = 2.0, 0.01
 
 
 def choose_learning_rate(
@@ -79,12 +80,12 @@ def best_factor(factors: tuple[float, ...], scores: list[float], noise: float) -
         noise: its standard deviation in each.
 
     Example:
-        >>> best_factor((0.25, 1.0, 4.0), [0.1, 0.80, 0.81], noise=0.001)
+        >>> best_factor((0.25, 1.0, 4.0), [0.1, 0.80, 0.85], noise=0.001)
         4.0
-        >>> best_factor((0.25, 1.0, 4.0), [0.1, 0.80, 0.81], noise=0.01)
+        >>> best_factor((0.25, 1.0, 4.0), [0.1, 0.80, 0.85], noise=0.02)
         1.0
     """
-    needed = scores[factors.index(1.0)] + _MARGIN * math.sqrt(2.0) * noise
+    needed = scores[factors.index(1.0)] + _MARGIN * math.sqrt(2.0) * noise + _LEAST_GAIN
     better = [pair for pair in zip(scores, factors, strict=True) if pair[0] > needed]
     return max(better, key=lambda pair: (pair[0], -abs(math.log(pair[1]))))[1] if better else 1.0
 
