@@ -213,7 +213,7 @@ def test_the_rest_uses_the_factor_that_was_chosen(monkeypatch: pytest.MonkeyPatc
         ([0.7, 0.5, 0.7], 0.0, 0.25),
         ([0.7, 0.5, 0.71], 0.01, 4.0),
         ([0.53, 0.5, 0.51], 0.01, 1.0),  # within two standard deviations of a difference
-        ([0.509, 0.5, 0.1], 0.0, 1.0),  # too little to leave the recipe's rate for
+        ([0.504, 0.5, 0.1], 0.0, 1.0),  # too little to leave the recipe's rate for
         ([math.nan, 0.5, 0.6], 0.01, 4.0),
     ],
 )

@@ -22,7 +22,7 @@ from dither.training.private import Private
 
 # By how much a score must be better than that of factor 1, which the recipe expects to be best: in
 # standard deviations of the noise, and by itself, since trials are not the run.
-_MARGIN, _LEAST_GAIN = 2.0, 0.01
+_MARGIN, _LEAST_GAIN = 2.0, 0.005
 
 
 def choose_learning_rate(
