@@ -14,13 +14,18 @@ from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
 DITHER = (sys.executable, "-m", "dither")
-PLOTS = {"train": "demo.png", "plan": "plan.png", "audit": "audit.png", "theory": "theory.png"}
+PLOTS = {
+    "demo.png": ["train", "--compare"],
+    "plan.png": ["plan"],
+    "audit.png": ["audit"],
+    "theory.png": ["theory"],
+}
 
 
 def main() -> None:
     """Take every picture."""
-    for command, name in PLOTS.items():
-        subprocess.run([*DITHER, command, "--plot", IMAGES / name], check=True)  # noqa: S603 - our own
+    for name, command in PLOTS.items():
+        subprocess.run([*DITHER, *command, "--plot", IMAGES / name], check=True)  # noqa: S603 - our own
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as place:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
