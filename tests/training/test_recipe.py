@@ -17,11 +17,11 @@ import dither
 from dither import Recipe, Run, recipe, train
 from dither.schedules import Cosine, Linear, Table
 from dither.training import Shard, TrainResult
-from dither.training.recipe import Facts, choose
+from dither.training.rule import Facts, choose
 from dither.training.statement import statement
 from dither.training.synthetic import gradient_norm, record_gradients_per_second, seconds_in
 
-MODULE = sys.modules["dither.training.recipe"]
+RULE = sys.modules["dither.training.rule"]
 SYNTHETIC = sys.modules["dither.training.synthetic"]
 RECORDS, COLUMNS = 80, 4
 
@@ -54,7 +54,7 @@ def trained(data: Any = None, plan: Any = None, **settings: Any) -> TrainResult:
 
 
 def test_the_budget_is_the_only_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "_COMPUTE", 100.0)
+    monkeypatch.setattr(RULE, "_COMPUTE", 100.0)
     result = train(model(), records(0), epsilon=3.0, progress=False)
     assert isinstance(result.recipe, Recipe)
     assert result.recipe.dataset_size == RECORDS
@@ -413,7 +413,7 @@ def test_a_resumed_run_does_not_choose_again(
     monkeypatch.setattr(SYNTHETIC, "record_gradients_per_second", lambda *_: 1000.0)
     interrupted(tmp_path / "run", epsilon=2.0, compute="1 s")
     monkeypatch.setattr(SYNTHETIC, "record_gradients_per_second", lambda *_: 1.0)
-    monkeypatch.setattr(MODULE, "_END", 0.5)
+    monkeypatch.setattr(RULE, "_END", 0.5)
     result = resumed(tmp_path / "run", epsilon=2.0, compute="1 s")
     assert result.recipe is not None
     assert result.recipe.compute == pytest.approx(900, rel=0.1)

@@ -14,8 +14,9 @@ from dither.training.averaging import find_averaging
 from dither.training.distributed import Ranks, Shard, check_same
 from dither.training.evaluation import arguments_of
 from dither.training.optimizers import UNIT_RATES, given_optimizer, named_optimizer
-from dither.training.recipe import GIVEN, Recipe, given_text, recipe
+from dither.training.recipe import Recipe, given_text, recipe
 from dither.training.records import Records, check_pair, records_of
+from dither.training.rule import GIVEN
 from dither.training.run_directory import RunDirectory
 from dither.training.settings import frozen
 

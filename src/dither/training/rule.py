@@ -1,0 +1,174 @@
+"""The rule of recipes: from public numbers to settings with reasons.
+
+It sees the number of records, the budget, the number of parameters and the norm of an untrained
+model's gradients on synthetic records, and nothing of the records.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dither import validate
+from dither.accounting.calibration import central_limit_log_scale
+from dither.planning.search import TRIALS
+from dither.schedules import Linear
+from dither.training.optimizers import MOMENTUM
+from dither.types import Budget, FloatArray
+
+# The constants of the rule. docs: "How dither chooses" has the evidence.
+_COMPUTE = 9_000.0  # record-gradients per √n: minutes for tens of thousands of records
+_STEPS = (800, 600, 400)  # more gain nothing, fewer do not get there
+_LEAST_NOISE = 1.0  # z: of smaller batches the same ε takes more noise per record
+_LEAST_BATCH = 64  # below, overhead dominates the time of a step
+_SPREAD = 0.27  # how far noise alone moves a parameter, for d = 10⁴ and noise like gradients
+_DIMENSION = 1e4
+_SHRINK = 0.25  # the power of d: larger models tolerate less noise per parameter
+_GROW = 0.2  # the power of what gradients exceed noise by: less noise allows longer steps
+_LONGEST = 16.0  # the longest step of SGD: beyond, steps overshoot where noise is small
+_END = 0.05  # of the learning rate at the last step
+_CLIP = 0.1  # of the norm of an untrained model's gradients: most gradients are clipped
+
+GIVEN = "given"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The public quantities that the rule chooses from.
+
+    Attributes:
+        dataset_size: n.
+        epsilon: ε.
+        delta: δ.
+        dimension: d, the number of trainable parameters.
+        gradient_norm: of the untrained model on synthetic records, if it was measured.
+    """
+
+    dataset_size: int
+    epsilon: float
+    delta: float
+    dimension: int
+    gradient_norm: float | None = None
+
+
+Choice = tuple[Any, str]
+"""A setting and its reason."""
+
+
+def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
+    """Return every setting and its reason; given settings win, and the others follow from them.
+
+    Example:
+        >>> chosen = choose(Facts(60_000, 3.0, 1e-5, 26_010), {"batch_size": 512})
+        >>> chosen["batch_size"], chosen["steps"][0], chosen["optimizer"][0]
+        ((512, 'given'), 4306, 'adam')
+    """
+    chosen = _sizes(facts, given)
+
+    def pick(name: str, value: Any, reason: str) -> Any:
+        chosen[name] = (given[name], GIVEN) if name in given else (value, reason)
+        return chosen[name][0]
+
+    m, T = chosen["batch_size"][0], chosen["steps"][0]
+    pick("sampling", "poisson", "every record is drawn independently")
+    norm = facts.gradient_norm
+    if "clip_norm" in given or norm is not None:
+        mode = pick("clipping", "flat", "gradients above the clip norm are scaled down to it")
+    else:
+        mode = pick("clipping", "automatic", "no norm is known: all gradients are scaled to one")
+    if mode == "flat" and norm is not None:
+        C = pick("clip_norm", float(f"{_CLIP * norm:.2g}"),
+                 f"{_CLIP:g} × {norm:.3g}, the norm of the untrained model's gradients on "
+                 "synthetic records")  # fmt: skip
+    else:
+        C = pick("clip_norm", 1.0, "the learning rate is for this norm")
+    kind = pick("optimizer", "adam", "its rate suits all kinds of layers")
+    z, d = _noise(facts, m, T, given), facts.dimension
+    gain = m * math.sqrt(T / d) / z
+    rate = _SPREAD * (_DIMENSION / d) ** _SHRINK * gain**_GROW / math.sqrt(T)
+    why = (
+        f"{_SPREAD:g}·({_DIMENSION:g}/d)^{_SHRINK:g}·(m·√(T/d)/z)^{_GROW:g}/√T with d = {d:,} "
+        f"and z = {z:.3g}"
+    )
+    if kind in ("momentum", "sgd"):
+        share = 1.0 - MOMENTUM if kind == "momentum" else 1.0
+        rate = share * min(_LONGEST, rate * m / z) / C
+        why = f"{share:.2g}·min({_LONGEST:g}, m/z·{why})/clip norm"
+    pick("learning_rate", rate, why)
+    pick("stepsizes", Linear(1.0, _END), "factors of the learning rate: noise averages out last")
+    pick("noise", "optimal", "the least noise on the model for these step sizes")
+    pick("averaging", None, "the last iterate: step sizes decay")
+    if "tune" in given:
+        chosen["tune"] = given["tune"], f"{GIVEN}: share of ε; {TRIALS}"
+    return chosen
+
+
+def _noise(facts: Facts, batch_size: int, steps: int, given: Mapping[str, Any]) -> float:
+    """Return z of uniform noise, about."""
+    q, sampling = batch_size / facts.dataset_size, given.get("sampling", "poisson")
+    budget = Budget(facts.epsilon, facts.delta, q, None, sampling)
+    return math.exp(central_limit_log_scale(np.ones(steps), budget))
+
+
+def _sizes(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
+    """Return compute, batch size and steps, whose product with the batch size is the compute."""
+    n = facts.dataset_size
+
+    def batch(compute: float, steps: int) -> int:
+        return min(n, max(_LEAST_BATCH, round(compute / steps)))
+
+    epochs = given.get("epochs")
+    if "compute" in given:
+        C, why = given["compute"], f"{GIVEN}: {given['compute']:,g}"
+    elif epochs is not None:
+        C, why = epochs * n, f"{GIVEN}: {epochs:g} epochs"
+    else:
+        C, why = _COMPUTE * math.sqrt(n), f"record-gradients: {_COMPUTE:,.0f}·√n"
+    if "batch_size" in given:
+        m, why_m = given["batch_size"], GIVEN
+    elif "steps" in given:
+        m, why_m = min(n, max(1, round(C / given["steps"]))), "compute/steps, at most n"
+    else:
+        noisy = (T for T in _STEPS if _noise(facts, batch(C, T), T, given) >= _LEAST_NOISE)
+        T = next(noisy, _STEPS[-1])
+        m, why_m = batch(C, T), f"compute/{T}, at least {_LEAST_BATCH}, at most n"
+    if "steps" in given:
+        T, why_T = given["steps"], GIVEN
+        why = "batch size · steps" if "batch_size" in given else why
+    else:
+        T = validate.step_count(steps=max(1, (math.ceil if epochs else round)(C / m)))
+        why_T = (
+            "compute/batch size"
+            if "batch_size" in given
+            else f"the most from {_STEPS[-1]} to {_STEPS[0]} whose noise z is at least "
+            f"{_LEAST_NOISE:g}, or compute/n"
+        )
+    return {"compute": (m * T, why), "batch_size": (m, why_m), "steps": (T, why_T)}
+
+
+def trial_rate(
+    trial: FloatArray, rest: FloatArray, *, optimizer: str, learning_rate: float, clip_norm: float
+) -> float:
+    """Return the learning rate that the rule gives a trial of a search, relative to that of a run.
+
+    Args:
+        trial: noise multipliers of the trial.
+        rest: noise multipliers of the run.
+        optimizer: of both.
+        learning_rate: of the run.
+        clip_norm: C_G.
+
+    Example:
+        >>> given = {"learning_rate": 0.01, "clip_norm": 1.0}
+        >>> round(trial_rate(np.full(4, 2.0), np.ones(100), optimizer="adam", **given), 2)
+        3.15
+    """
+    longer = math.sqrt(rest.size / trial.size)
+    noise = math.sqrt(float(np.mean(trial**-2.0) / np.mean(rest**-2.0)))
+    rate = longer * math.pow(noise / longer, _GROW)
+    if optimizer not in ("sgd", "momentum", "SGD"):
+        return rate
+    share = 1.0 - MOMENTUM if optimizer == "momentum" else 1.0
+    return min(rate * noise, max(1.0, share * _LONGEST / (clip_norm * learning_rate)))
