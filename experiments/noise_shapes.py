@@ -1,6 +1,6 @@
 """Claim: at the same proven (ε, δ), optimal noise is no worse than uniform and matched noise.
 
-MNIST and Fashion-MNIST, the CNN of ``dither.training.MODELS``, ε = 0.3, 1 and 3 at δ = 1e-5,
+MNIST and Fashion-MNIST, the CNN of ``reproduction.network``, ε = 0.3, 1 and 3 at δ = 1e-5,
 Poisson sampling of 256 out of 60,000 records, 600 steps, step sizes that fall linearly to a
 twentieth, SGD, exponential averages of the iterates. For every set, ε and noise, clip norm and step
 size are the best of a grid of four on the last 10,000 training records, after 300 steps on the
@@ -31,7 +31,7 @@ import dither
 from dither.data import load
 from dither.reports import save_figure
 from dither.schedules import Linear
-from dither.training import MODELS
+from experiments.reproduction.network import cnn
 
 RECORDS = Path(__file__).parent / "records"
 RUNS, RESULT = RECORDS / "noise_shapes.jsonl", RECORDS / "noise_shapes.json"
@@ -83,7 +83,7 @@ def accuracy(run: Run) -> float:
         noise=run.noise,
     )
     result = dither.train(
-        MODELS["cnn"]((1, 28, 28), 10),
+        cnn(),
         train,
         plan,
         evaluate=dither.Public(test),

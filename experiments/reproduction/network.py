@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 import dither
 from dither.data import load
 from dither.schedules import InverseSqrt
-from dither.training import MODELS
 from experiments.reproduction.features import FeatureSet
 from experiments.reproduction.noises import DELTA
 from experiments.reproduction.run import Outcome
@@ -94,7 +94,7 @@ class NetworkRun:
         torch.manual_seed(self.seed)
         train, test = _images(self.dataset, self.setting.images)
         result = dither.train(
-            MODELS["cnn"]((1, 28, 28), 10),
+            cnn(),
             train,
             self.plan(),
             evaluate=dither.Public(test),
@@ -105,6 +105,15 @@ class NetworkRun:
         rows = result.history
         accuracies = tuple(round(100.0 * row.metrics["accuracy"], 2) for row in rows)
         return Outcome(tuple(row.step for row in rows), accuracies, result.bound.epsilon, {})
+
+
+def cnn() -> nn.Module:
+    """Return two convolutions and a hidden layer, with tanh, for images of 28 × 28."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, 2, padding=4), nn.Tanh(), nn.MaxPool2d(2, stride=1),
+        nn.Conv2d(16, 32, 4, 2), nn.Tanh(), nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, 10),
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1)
