@@ -134,7 +134,7 @@ def train(
         >>> x, y = torch.randn(100, 4), torch.randint(2, (100,))
         >>> result = train(nn.Linear(4, 2), (x, y), epsilon=3.0, compute=500, progress=False)
         >>> result.steps, result.bound.epsilon <= 3.0, result.recipe.optimizer
-        (8, True, 'momentum')
+        (8, True, 'adam')
         >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
         >>> train(nn.Linear(4, 2), (x, y), plan, progress=False).steps
         5
