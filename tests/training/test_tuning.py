@@ -274,6 +274,21 @@ def test_one_number_more_trains_with_a_search(tmp_path: Path) -> None:
         dither.train(model(), data(), run=run, progress=False, **{**given, "tune": 0.3})
 
 
+def test_copies_of_a_record_share_its_score(sums: list[Tensor]) -> None:
+    plan = plan_of(batch_size=120, steps=2)
+
+    def copies(inputs: Tensor) -> Tensor:
+        return torch.stack([inputs, inputs, -inputs], 1)
+
+    result = dither.train(model(), data(), plan, augment=copies, progress=False, seed=1)
+    assert result.factor in FACTORS
+    # One vector per record: scores that are all 0 or 1 would be as far from the middle.
+    assert all(float(each.norm()) < 120 * 0.7 for each in sums)
+    thirds = (sums[0] / (2.0 * 0.7 / math.sqrt(len(FACTORS))) + 60.0) * 3.0
+    assert torch.allclose(thirds, thirds.round(), atol=1e-6)
+    assert bool((thirds <= 360.0).all())
+
+
 def test_step_sizes_that_react_are_refused() -> None:
     made = dither.recipe(
         model(), dataset_size=120, epsilon=1.0, steps=5, tune=0.2, noise="uniform",
