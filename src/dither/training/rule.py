@@ -29,7 +29,7 @@ _SHRINK = 0.25  # the power of d: larger models tolerate less noise per paramete
 _GROW = 0.2  # the power of what gradients exceed noise by: less noise allows longer steps
 _LONGEST = 16.0  # the longest step of SGD: beyond, steps overshoot where noise is small
 _END = 0.05  # of the learning rate at the last step
-_CLIP = 0.1  # of the norm of an untrained model's gradients: most gradients are clipped
+_CLIP = 0.2  # of the norm of an untrained model's gradients: most gradients are clipped
 
 GIVEN = "given"
 
