@@ -39,19 +39,19 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
             f"model cnn must have images of channels × height × width, at least 8 × 8, got records "
             f"of shape {tuple(shape)}"
         )
-    channels, height, width = shape
-    is_large = min(height, width) >= 24
-    kernel, stride, side = (6, 2, 4) if is_large else (3, 1, 2)
+    channels, *sides = shape
+    is_large = min(sides) >= 24
+    width, kernel, stride, side = (32, 6, 2, 4) if is_large else (16, 3, 1, 2)
     return nn.Sequential(
         nn.GroupNorm(1, channels, eps=1e-3, affine=False),
-        nn.Conv2d(channels, 32, kernel, stride, padding=stride),
+        nn.Conv2d(channels, width, kernel, stride, padding=stride),
         nn.Tanh(),
         nn.AvgPool2d(2),
-        nn.Conv2d(32, 64, kernel_size=3, padding=1),
+        nn.Conv2d(width, 2 * width, kernel_size=3, padding=1),
         nn.Tanh(),
         nn.AdaptiveAvgPool2d(side),
         nn.Flatten(),
-        nn.Linear(64 * side * side, count(classes=classes)),
+        nn.Linear(2 * width * side * side, count(classes=classes)),
     )
 
 
