@@ -41,7 +41,7 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         )
     channels, *sides = shape
     is_large = min(sides) >= 24
-    width, kernel, stride, side = (32, 6, 2, 4) if is_large else (16, 3, 1, 2)
+    width, kernel, stride = (32, 6, 2) if is_large else (16, 3, 1)
     return nn.Sequential(
         nn.GroupNorm(1, channels, eps=1e-3, affine=False),
         nn.Conv2d(channels, width, kernel, stride, padding=stride),
@@ -49,9 +49,9 @@ def cnn(shape: Shape, classes: int) -> nn.Module:
         nn.AvgPool2d(2),
         nn.Conv2d(width, 2 * width, kernel_size=3, padding=1),
         nn.Tanh(),
-        nn.AdaptiveAvgPool2d(side),
+        nn.AdaptiveAvgPool2d(4),
         nn.Flatten(),
-        nn.Linear(2 * width * side * side, count(classes=classes)),
+        nn.Linear(2 * width * 4 * 4, count(classes=classes)),
     )
 
 
