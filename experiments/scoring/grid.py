@@ -23,7 +23,7 @@ PAIRS: tuple[Pair, ...] = tuple(
         (("automatic", 1.0), ("flat", 0.1), ("flat", 1.0)), ("momentum", "adam", "sgd")
     )
 )
-FACTOR, BEHIND, FARTHEST = 3.0, 5.0, 6
+FACTOR, BEHIND, FARTHEST = 3.0, 10.0, 6
 
 
 def climb(scores: Mapping[int, float]) -> list[int]:
