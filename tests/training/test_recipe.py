@@ -162,6 +162,53 @@ def test_norms_are_those_of_a_loop_over_records() -> None:
     assert norm == pytest.approx(float((1.0 + rows.square().sum(1)).sqrt().median()), rel=1e-5)
 
 
+def rates_of(found: Recipe, module: nn.Module) -> dict[int, float]:
+    """The learning rate of every parameter, by its identity."""
+    groups = found.build_optimizer(module).param_groups
+    return {id(each): group["lr"] for group in groups for each in group["params"]}
+
+
+def test_layers_with_more_inputs_take_shorter_steps() -> None:
+    """The noise of a layer adds up over its inputs, for all layers alike."""
+    net = nn.Sequential(
+        nn.Embedding(9, 64),
+        nn.Linear(64, 256),
+        nn.LayerNorm(256),
+        nn.Linear(256, 4),
+        nn.Linear(4, 2),
+    )
+    found = recipe(net, dataset_size=20_000, epsilon=2.0)
+    rates = rates_of(found, net)
+    factors = {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.5, 4: 2**0.5}  # of fewer than 32 inputs as of 32
+    for index, factor in factors.items():
+        for parameter in net[index].parameters():
+            assert rates[id(parameter)] == pytest.approx(factor * found.learning_rate)
+    assert len(rates) == len([*net.parameters()])
+
+
+def test_a_rate_that_is_given_is_that_of_all_layers() -> None:
+    net = nn.Sequential(nn.Linear(256, 4), nn.Linear(4, 2))
+    found = recipe(net, dataset_size=20_000, epsilon=2.0, learning_rate=0.1)
+    assert not found.layer_rates
+    assert {*rates_of(found, net).values()} == {0.1}
+
+
+def test_a_parameter_of_two_layers_is_in_one_group() -> None:
+    net = nn.Sequential(nn.Embedding(9, 128), nn.Linear(128, 9))
+    net[1].weight = net[0].weight
+    found = recipe(net, dataset_size=20_000, epsilon=2.0)
+    assert len(rates_of(found, net)) == 2
+
+
+def test_optimizers_with_one_rate_take_the_mean_of_the_layers() -> None:
+    wide, narrow = nn.Linear(256, 2, bias=False), nn.Linear(64, 8, bias=False)
+    rates = [
+        recipe(each, dataset_size=20_000, epsilon=2.0, optimizer="sgd").learning_rate
+        for each in (wide, narrow)
+    ]
+    assert rates[1] == pytest.approx(2.0 * rates[0])
+
+
 def test_frozen_layers_do_not_count() -> None:
     free, frozen = model(), model()
     frozen[0].requires_grad_(False)

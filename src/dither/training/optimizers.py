@@ -1,5 +1,6 @@
 """Optimizers by name, with the learning rate that a recipe or a plan gives them."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -12,7 +13,10 @@ from dither.training.optimizer_hooks import check_trainable
 
 MOMENTUM = 0.9
 
-OPTIMIZERS: dict[str, Callable[[Iterable[Tensor], float], Optimizer]] = {
+MEAN_INPUTS, _LEAST_INPUTS = 64, 32
+"""Inputs of a layer whose rate is the learning rate, and the fewest that count."""
+
+OPTIMIZERS: dict[str, Callable[[Iterable[Any], float], Optimizer]] = {
     "adam": lambda parameters, lr: Adam(parameters, lr=lr),
     "adamw": lambda parameters, lr: AdamW(parameters, lr=lr),
     "momentum": lambda parameters, lr: SGD(parameters, lr=lr, momentum=MOMENTUM),
@@ -25,11 +29,48 @@ GivenOptimizer = str | Callable[[Iterable[Tensor]], Optimizer] | Optimizer
 """An optimizer as `dither.train` takes it: a name, a function from parameters, or itself."""
 
 
-def named_optimizer(name: str, model: nn.Module, learning_rate: float) -> Optimizer:
-    """Return the optimizer of that name for the model's trainable parameters."""
+def named_optimizer(
+    name: str, model: nn.Module, learning_rate: float, *, layer_rates: bool = False
+) -> Optimizer:
+    """Return the optimizer of that name for the model's trainable parameters.
+
+    With ``layer_rates`` the parameters are in groups, whose rates have the layers' factors.
+    """
     build = OPTIMIZERS[validate.choice(OPTIMIZERS, optimizer=name)]
     check_trainable(model)
-    return build(trainable(model).values(), learning_rate)
+    if not layer_rates:
+        return build(trainable(model).values(), learning_rate)
+    groups: dict[float, list[Tensor]] = {}
+    for parameter, factor in layer_factors(model).items():
+        groups.setdefault(factor, []).append(parameter)
+    return build(
+        [{"params": group, "lr": learning_rate * factor} for factor, group in groups.items()],
+        learning_rate,
+    )
+
+
+def layer_factors(model: nn.Module) -> dict[Tensor, float]:
+    """Return for every trainable parameter √(64/inputs), with the inputs of its layer.
+
+    The noise of a layer's weights adds up over its inputs, the entries of a row of its weight.
+    Layers of fewer than 32 inputs are taken as of 32, and those without a matrix as of 64:
+    embeddings, of which one row is an output, and normalization.
+
+    Example:
+        >>> layer = nn.Linear(256, 10)
+        >>> layer_factors(layer)[layer.weight], layer_factors(layer)[layer.bias]
+        (0.5, 0.5)
+    """
+    factors: dict[Tensor, float] = {}
+    for module in model.modules():
+        own = dict(module.named_parameters(recurse=False))
+        is_table = isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        for parameter in own.values():
+            matrix = own.get("weight", parameter) if parameter.ndim < 2 else parameter
+            inputs = MEAN_INPUTS if is_table or matrix.ndim < 2 else matrix[0].numel()
+            if parameter.requires_grad:
+                factors.setdefault(parameter, math.sqrt(MEAN_INPUTS / max(inputs, _LEAST_INPUTS)))
+    return factors
 
 
 def given_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:

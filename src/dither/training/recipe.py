@@ -1,6 +1,7 @@
 """The settings of a private run, chosen from public quantities by `dither.training.rule`."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -11,7 +12,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.clipping.batch import trainable
 from dither.planning import Plan, ReactivePlan
 from dither.planning.reuse import plan_or_reuse
 from dither.planning.search import TRIAL_COMPUTE, with_search
@@ -19,7 +19,7 @@ from dither.planning.serialization import parse_json
 from dither.schedules import Reactive, parse
 from dither.schedules.parsing import text_of
 from dither.training.optimizer_hooks import check_trainable
-from dither.training.optimizers import OPTIMIZERS, named_optimizer
+from dither.training.optimizers import OPTIMIZERS, layer_factors, named_optimizer
 from dither.training.rule import GIVEN, Facts, choose, trial_rate
 from dither.training.settings import Overrides, check_compute, check_overrides
 from dither.training.synthetic import gradient_norm, measured_compute
@@ -45,6 +45,7 @@ class Recipe:
         clip_norm: C_G.
         optimizer: a name as `dither.train` takes it, or the class of a given optimizer.
         learning_rate: of the optimizer; at step t it is multiplied by the plan's step size.
+        layer_rates: whether the rate of a layer is that times √(64/inputs).
         stepsizes: relative, from 1 down to 0.05.
         noise: as `dither.plan` takes it.
         averaging: "ema", "tail", or None for the last iterate.
@@ -68,6 +69,7 @@ class Recipe:
     clip_norm: float
     optimizer: str
     learning_rate: float
+    layer_rates: bool
     stepsizes: Schedule | Reactive
     noise: str | Allocation
     averaging: str | None
@@ -111,17 +113,21 @@ class Recipe:
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Return the optimizer for a model, with the learning rate."""
-        return named_optimizer(self.optimizer, model, self.learning_rate)
+        return named_optimizer(
+            self.optimizer, model, self.learning_rate, layer_rates=self.layer_rates
+        )
 
     def with_optimizer(self, name: str, model: nn.Module) -> "Recipe":
         """Return the recipe with another optimizer and the rule's learning rate for it."""
         names = ("batch_size", "steps", "clipping", "clip_norm", "sampling")
         given = {"optimizer": name, **{each: getattr(self, each) for each in names}}
         chosen = choose(self._facts(model), given)
-        rate, reason = chosen["learning_rate"]
-        reasons = {**self.reasons, "optimizer": GIVEN, "learning_rate": reason}
+        rates = {each: chosen[each] for each in ("learning_rate", "layer_rates")}
+        why = {each: reason for each, (_, reason) in rates.items()}
+        reasons = {**self.reasons, "optimizer": GIVEN, **why}
         validate.choice(OPTIMIZERS, optimizer=name)
-        return replace(self, optimizer=name, learning_rate=rate, reasons=reasons)
+        values = {each: value for each, (value, _) in rates.items()}
+        return replace(self, optimizer=name, reasons=reasons, **values)
 
     def _facts(self, model: nn.Module) -> Facts:
         return facts_of(model, self.dataset_size, self.epsilon, self.delta)
@@ -253,12 +259,15 @@ def facts_of(
 ) -> Facts:
     """Return what the rule needs to know of a model and a budget."""
     check_trainable(model)
-    parameters = trainable(model).values()
+    factors = layer_factors(model)
+    d = sum(parameter.numel() for parameter in factors)
+    squares = sum(parameter.numel() * factor**2 for parameter, factor in factors.items())
     return Facts(
         dataset_size,
         epsilon,
         delta,
-        dimension=sum(parameter.numel() for parameter in parameters),
+        dimension=d,
+        layer_factor=math.sqrt(squares / d),
         gradient_norm=None if inputs is None else gradient_norm(model, inputs),
     )
 
@@ -268,6 +277,8 @@ def _restore(values: dict[str, Any]) -> Recipe:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)

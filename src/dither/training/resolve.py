@@ -135,7 +135,13 @@ def check_resumed(saved: Recipe, given: Mapping[str, Any]) -> Recipe:
 def _with_given_optimizer(made: Recipe, optimizer: Optimizer) -> Recipe:
     rate = float(optimizer.param_groups[0]["lr"])
     reasons = {**made.reasons, "optimizer": GIVEN, "learning_rate": "of the given optimizer"}
-    return replace(made, optimizer=type(optimizer).__name__, learning_rate=rate, reasons=reasons)
+    return replace(
+        made,
+        optimizer=type(optimizer).__name__,
+        learning_rate=rate,
+        layer_rates=False,
+        reasons={**reasons, "layer_rates": "of the given optimizer"},
+    )
 
 
 def _saved_plan(directory: RunDirectory | None, plan: Plan | ReactivePlan) -> Plan | ReactivePlan:

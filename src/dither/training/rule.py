@@ -15,7 +15,7 @@ from dither import validate
 from dither.accounting.calibration import central_limit_log_scale
 from dither.planning.search import TRIALS
 from dither.schedules import Linear
-from dither.training.optimizers import MOMENTUM
+from dither.training.optimizers import MEAN_INPUTS, MOMENTUM
 from dither.types import Budget, FloatArray
 
 # The constants of the rule. docs: "How dither chooses" has the evidence.
@@ -23,9 +23,7 @@ _COMPUTE = 9_000.0  # record-gradients per √n: minutes for tens of thousands o
 _STEPS = (800, 600, 400)  # more gain nothing, fewer do not get there
 _LEAST_NOISE = 1.0  # z: of smaller batches the same ε takes more noise per record
 _LEAST_BATCH = 64  # below, overhead dominates the time of a step
-_SPREAD = 0.27  # how far noise alone moves a parameter, for d = 10⁴ and noise like gradients
-_DIMENSION = 1e4
-_SHRINK = 0.25  # the power of d: larger models tolerate less noise per parameter
+_SPREAD = 0.3  # how far noise alone moves a weight of a layer with 64 inputs
 _GROW = 0.2  # the power of what gradients exceed noise by: less noise allows longer steps
 _LONGEST = 16.0  # the longest step of SGD: beyond, steps overshoot where noise is small
 _END = 0.05  # of the learning rate at the last step
@@ -43,6 +41,7 @@ class Facts:
         epsilon: ε.
         delta: δ.
         dimension: d, the number of trainable parameters.
+        layer_factor: the mean factor of the layers' rates, for optimizers with one rate.
         gradient_norm: of the untrained model on synthetic records, if it was measured.
     """
 
@@ -50,6 +49,7 @@ class Facts:
     epsilon: float
     delta: float
     dimension: int
+    layer_factor: float = 1.0
     gradient_norm: float | None = None
 
 
@@ -86,12 +86,15 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         C = pick("clip_norm", 1.0, "the learning rate is for this norm")
     kind = pick("optimizer", "adam", "its rate suits all kinds of layers")
     z, d = _noise(facts, m, T, given), facts.dimension
+    by_layer = pick("layer_rates", kind in ("adam", "adamw") and "learning_rate" not in given,
+                    f"Adam's rate times √({MEAN_INPUTS}/inputs) for every layer: more inputs add "
+                    "up more noise")  # fmt: skip
     gain = m * math.sqrt(T / d) / z
-    rate = _SPREAD * (_DIMENSION / d) ** _SHRINK * gain**_GROW / math.sqrt(T)
-    why = (
-        f"{_SPREAD:g}·({_DIMENSION:g}/d)^{_SHRINK:g}·(m·√(T/d)/z)^{_GROW:g}/√T with d = {d:,} "
-        f"and z = {z:.3g}"
-    )
+    rate = _SPREAD * gain**_GROW / math.sqrt(T)
+    why = f"{_SPREAD:g}·(m·√(T/d)/z)^{_GROW:g}/√T with d = {d:,} and z = {z:.3g}"
+    if not by_layer:
+        rate *= facts.layer_factor
+        why = f"{facts.layer_factor:.2g}·{why}"
     if kind in ("momentum", "sgd"):
         share = 1.0 - MOMENTUM if kind == "momentum" else 1.0
         rate = share * min(_LONGEST, rate * m / z) / C

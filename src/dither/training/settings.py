@@ -24,6 +24,7 @@ class Overrides(TypedDict, total=False):
     clip_norm: float
     clipping: str
     learning_rate: float
+    layer_rates: bool
     stepsizes: Schedule | Reactive | ArrayLike
     noise: Allocation | ArrayLike | str
     sampling: str
