@@ -162,6 +162,31 @@ def test_norms_are_those_of_a_loop_over_records() -> None:
     assert norm == pytest.approx(float((1.0 + rows.square().sum(1)).sqrt().median()), rel=1e-5)
 
 
+def test_texts_of_the_first_record_change_nothing() -> None:
+    """What is no tensor would keep the value that a record has, so that no norm is measured."""
+
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(COLUMNS, 2)
+
+        def forward(self, x: Tensor, text: list[str]) -> Any:
+            return self.layer(x + len(text[0]))
+
+    x, y = records(0)
+    found = {
+        first: train(
+            Reads(),
+            [(row, text, label) for row, label, text in zip(x, y, [first, *79 * "b"], strict=True)],
+            epsilon=2.0, compute=200, progress=False,
+        ).recipe
+        for first in ("a", 40 * "a")
+    }  # fmt: skip
+    assert found["a"] == found[40 * "a"]
+    assert found["a"] is not None
+    assert found["a"].clipping == "automatic"
+
+
 def rates_of(found: Recipe, module: nn.Module) -> dict[int, float]:
     """The learning rate of every parameter, by its identity."""
     groups = found.build_optimizer(module).param_groups
@@ -477,6 +502,12 @@ def test_a_resumed_run_keeps_its_settings(settings: dict[str, Any], tmp_path: Pa
     interrupted(tmp_path / "run", epsilon=2.0)
     with pytest.raises(ValueError, match="must be what the run began with"):
         resumed(tmp_path / "run", **settings)
+
+
+@LOST
+def test_equal_numbers_resume(tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", epsilon=2)
+    assert resumed(tmp_path / "run", epsilon=2.0).bound.epsilon <= 2.0
 
 
 @LOST

@@ -224,11 +224,28 @@ def test_the_best_factor(scores: list[float], noise: float, expected: float) -> 
 def test_scores_are_right_classes_or_likelihoods() -> None:
     x, y = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0])
     assert record_scores(nn.Identity(), (x, y), loss).tolist() == [1.0, 0.0]
-    one = record_scores(nn.Identity(), (x[:, :1], torch.tensor([1, 1])), loss)
-    assert one.tolist() == [1.0, 0.0]
+    # One output is not a class by itself: integers may be numbers to predict.
+    five = torch.arange(1, 6)
+    square = lambda a, b: (a.squeeze(1) - b) ** 2  # noqa: E731
+    assert record_scores(nn.Identity(), (five[:, None] * 1.0, five), square).tolist() == 5 * [1.0]
     squared = record_scores(nn.Identity(), (x[:, 0], torch.zeros(2)), lambda a, b: (a - b) ** 2)
     assert squared.tolist() == pytest.approx([math.exp(-4.0), 1.0])
     assert record_scores(nn.Identity(), (x[:, 0], y * 1.0), lambda a, b: a - 9.0).tolist() == [1, 1]
+
+
+def test_scores_are_of_the_mode_that_was_checked() -> None:
+    """Models that mix records in evaluation mode alone, and frozen layers, are as in training."""
+
+    class MixesInEval(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            assert self.training
+            return super().forward(x)
+
+    net = nn.Sequential(nn.BatchNorm1d(4).eval().requires_grad_(False), MixesInEval(4, 2))
+    data = torch.randn(60, 4), torch.randint(2, (60,))
+    result = dither.train(net, data, epsilon=3.0, tune=0.2, compute=600, progress=False)
+    assert result.factor is not None
+    assert [module.training for module in net.modules()] == [True, False, True]
 
 
 def test_a_rate_that_is_far_too_small_is_corrected() -> None:

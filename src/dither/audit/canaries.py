@@ -11,6 +11,7 @@ from dither import validate
 from dither.audit.attacks import Included, draw_included
 from dither.clipping.batch import forward
 from dither.randomness import Source
+from dither.training.evaluation import eval_mode
 from dither.types import FloatArray
 
 _BATCH = 1000
@@ -64,11 +65,9 @@ class Canaries:
         A higher score means that the canary was more likely in the data.
         """
         validate.instance(nn.Module, model=model)
-        was_training = model.training
-        model.eval()
         device = next(iter(model.parameters())).device
-        outputs = [forward(model, (part.to(device),)) for part in self.inputs.split(_BATCH)]
-        model.train(was_training)
+        with eval_mode(model):
+            outputs = [forward(model, (part.to(device),)) for part in self.inputs.split(_BATCH)]
         logits = torch.cat(outputs).double().cpu()
         if logits.dim() != 2 or logits.shape[1] <= int(self.targets.max()):
             raise validate.InvalidValueError(

@@ -1,6 +1,7 @@
 """Metrics of a model, on data that is declared public and on no other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,18 @@ class Public:
         return f"Public({type(self.dataset).__name__})"
 
 
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and every layer back into the mode that it had."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, is_training in modes.items():
+            module.training = is_training
+
+
 @torch.no_grad()
 def measure(model: nn.Module, public: Public, loss: Loss) -> dict[str, float]:
     """Return the mean loss, and the accuracy if the targets are classes."""
@@ -42,18 +55,17 @@ def measure(model: nn.Module, public: Public, loss: Loss) -> dict[str, float]:
     device = next(iter(model.parameters())).device
     starts = range(0, records.length, _BATCH)
     draws = (np.arange(start, min(records.length, start + _BATCH)) for start in starts)
-    was_training, right, total, are_classes = model.training, 0, 0.0, True
-    model.eval()
-    for batch in records.batches(draws):
-        *inputs, targets = map_tensors(batch, lambda tensor: tensor.to(device))
-        outputs = forward(model, arguments_of(inputs))
-        total += float(loss(outputs, targets).double().sum())
-        logits = getattr(outputs, "logits", outputs)
-        are_classes = are_classes and not targets.is_floating_point()
-        are_classes = are_classes and isinstance(logits, Tensor) and logits.dim() == 2
-        if are_classes:
-            right += int((predicted(logits) == targets).sum())
-    model.train(was_training)
+    right, total, are_classes = 0, 0.0, True
+    with eval_mode(model):
+        for batch in records.batches(draws):
+            *inputs, targets = map_tensors(batch, lambda tensor: tensor.to(device))
+            outputs = forward(model, arguments_of(inputs))
+            total += float(loss(outputs, targets).double().sum())
+            logits = getattr(outputs, "logits", outputs)
+            are_classes = are_classes and not targets.is_floating_point()
+            are_classes = are_classes and isinstance(logits, Tensor) and logits.dim() == 2
+            if are_classes:
+                right += int((predicted(logits) == targets).sum())
     loss_only = {"loss": total / records.length}
     return {"accuracy": right / records.length, **loss_only} if are_classes else loss_only
 

@@ -250,8 +250,12 @@ def recipe(
 
 
 def given_text(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings as text, without those that are None."""
-    return {name: repr(value) for name, value in given.items() if value is not None}
+    """Return settings as text, without those that are None; numbers as such, 3 like 3.0."""
+    return {
+        name: repr(float(value)).removesuffix(".0") if type(value) in (int, float) else repr(value)
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def facts_of(

@@ -5,7 +5,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -123,11 +123,8 @@ def _synthetic_batch(
 
     Floats are uniform on [−1, 1]; integers, which may be tokens or classes, are 0 or 1.
     """
-    if not tensors(inputs):
-        raise validate.InvalidTypeError(
-            f"inputs must be tensors with one row per record, got {type(inputs).__name__}"
-        )
-    trial = copy.deepcopy(model).train()
+    _check_only_tensors(inputs)
+    trial = copy.deepcopy(model)
     device = next(trial.parameters()).device
 
     def synthetic(tensor: Tensor) -> Tensor:
@@ -142,6 +139,21 @@ def _synthetic_batch(
         warnings.simplefilter("ignore", FallbackWarning)
         torch.manual_seed(0)
         yield trial, map_tensors(inputs, synthetic)
+
+
+def _check_only_tensors(inputs: Any) -> None:
+    """Raise if there is anything else: it would keep the value that a record has."""
+    ahead = [inputs]
+    while ahead:
+        each = ahead.pop()
+        if isinstance(each, Mapping):
+            ahead += each.values()
+        elif isinstance(each, tuple | list) and each:
+            ahead += each
+        elif not isinstance(each, Tensor):
+            raise validate.InvalidTypeError(
+                f"inputs must be tensors with one row per record, got {type(each).__name__}"
+            )
 
 
 def _unit_error(outputs: Any, _: Any) -> Tensor:

@@ -104,16 +104,18 @@ def _restore(private: Private, start: tuple[dict[str, Any], dict[str, Any]]) -> 
 def _score_all(
     private: Private, trained: list[dict[str, Tensor]], batch: Any, loss: Loss, size: int
 ) -> Tensor:
-    """Return the scores of a batch's rows, one column per trained model."""
+    """Return the scores of a batch's rows, one column per trained model.
+
+    The model is in the mode in which it trains: only in that one it was checked that every record
+    is treated by itself.
+    """
     private._stop_recording()
     model, columns, rows = private.model, [], len(tensors(batch)[-1])
-    was_training = model.training
-    model.eval()
     for state in trained:
         model.load_state_dict(state)
         parts = (slice_rows(batch, slice(i, i + size), rows) for i in range(0, rows, size))
-        columns.append(torch.cat([record_scores(model, part, loss) for part in parts]))
-    model.train(was_training)
+        with private._randomness():
+            columns.append(torch.cat([record_scores(model, part, loss) for part in parts]))
     return torch.stack(columns, 1)
 
 
@@ -122,8 +124,11 @@ def record_scores(model: nn.Module, batch: Any, loss: Loss) -> Tensor:
     *inputs, targets = batch
     outputs = forward(model, arguments_of(inputs))
     logits = getattr(outputs, "logits", outputs)
-    are_classes = isinstance(logits, Tensor) and logits.dim() == 2 and isinstance(targets, Tensor)
-    if are_classes and targets.dim() == 1 and not targets.is_floating_point():
+    are_classes = isinstance(logits, Tensor) and logits.dim() == 2 and logits.shape[1] > 1
+    is_class = (
+        isinstance(targets, Tensor) and targets.dim() == 1 and not targets.is_floating_point()
+    )
+    if are_classes and is_class:
         right: Tensor = predicted(logits) == targets
         return right.double()
     return torch.exp(-loss(outputs, targets).double().clamp(min=0.0))
