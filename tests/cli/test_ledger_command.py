@@ -100,5 +100,5 @@ def test_training_goes_on_and_keeps_to_the_cap(
     assert "above the cap of ε = 4" in error_line([*command, "two"], capsys)
     assert not Path("two").exists()
     other = error_line([*command, "one", "--resume", "--epsilon", "2"], capsys)
-    assert "epsilon must be what the run began with, 3.0, got 2" in other
+    assert "epsilon must be what the run began with, 3, got 2" in other
     assert "resume needs a run directory" in error_line([*command[:-1], "--resume"], capsys)
