@@ -31,6 +31,18 @@ def made() -> Plan:
     return dither.plan(stepsizes=FALLING, noise="matched", **SETTING)
 
 
+def check_promise(*, epsilon: float, delta: float, sampling: str, **setting: Any) -> None:
+    """The plan costs what was asked for, no more and hardly less, also when accounted again."""
+    found = dither.plan(
+        epsilon=epsilon, delta=delta, dataset_size=60_000, sampling=sampling, **setting
+    )
+    assert 0.995 * epsilon <= found.bound.epsilon <= epsilon
+    again = dither.epsilon(
+        found.noise_multipliers, sample_rate=found.sample_rate, delta=delta, sampling=sampling
+    )
+    assert again.epsilon <= epsilon
+
+
 @given(
     st.floats(0.1, 8.0),
     st.sampled_from([1e-7, 1e-5, 1e-3]),
@@ -43,21 +55,10 @@ def made() -> Plan:
 def test_every_plan_keeps_its_promise(
     epsilon: float, delta: float, batch_size: int, steps: int, noise: Any, sampling: str
 ) -> None:
-    found = dither.plan(
-        epsilon=epsilon,
-        delta=delta,
-        dataset_size=60_000,
-        batch_size=batch_size,
-        steps=steps,
-        stepsizes=PiecewiseConstant(InverseSqrt(5.0), 20),
-        noise=noise,
-        sampling=sampling,
+    asked = {"epsilon": epsilon, "delta": delta, "batch_size": batch_size, "steps": steps}
+    check_promise(
+        stepsizes=PiecewiseConstant(InverseSqrt(5.0), 20), noise=noise, sampling=sampling, **asked
     )
-    assert 0.995 * epsilon <= found.bound.epsilon <= epsilon
-    again = dither.epsilon(
-        found.noise_multipliers, sample_rate=found.sample_rate, delta=delta, sampling=sampling
-    )
-    assert again.epsilon <= epsilon
 
 
 @pytest.mark.evidence  # the test above has twenty noise levels
@@ -73,21 +74,8 @@ def test_every_plan_keeps_its_promise(
 def test_every_plan_with_hundreds_of_noise_levels_keeps_its_promise(
     epsilon: float, delta: float, batch_size: int, steps: int, noise: Any, sampling: str
 ) -> None:
-    found = dither.plan(
-        epsilon=epsilon,
-        delta=delta,
-        dataset_size=60_000,
-        batch_size=batch_size,
-        steps=steps,
-        stepsizes=InverseSqrt(5.0),
-        noise=noise,
-        sampling=sampling,
-    )
-    assert 0.995 * epsilon <= found.bound.epsilon <= epsilon
-    again = dither.epsilon(
-        found.noise_multipliers, sample_rate=found.sample_rate, delta=delta, sampling=sampling
-    )
-    assert again.epsilon <= epsilon
+    asked = {"epsilon": epsilon, "delta": delta, "batch_size": batch_size, "steps": steps}
+    check_promise(stepsizes=InverseSqrt(5.0), noise=noise, sampling=sampling, **asked)
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "gdp", "theorem", "advanced"])

@@ -121,16 +121,14 @@ class Recipe:
         """Return the recipe with another optimizer and the rule's learning rate for it."""
         names = ("batch_size", "steps", "clipping", "clip_norm", "sampling")
         given = {"optimizer": name, **{each: getattr(self, each) for each in names}}
-        chosen = choose(self._facts(model), given)
+        facts = facts_of(model, self.dataset_size, self.epsilon, self.delta)
+        chosen = choose(facts, given)
         rates = {each: chosen[each] for each in ("learning_rate", "layer_rates")}
         why = {each: reason for each, (_, reason) in rates.items()}
         reasons = {**self.reasons, "optimizer": GIVEN, **why}
         validate.choice(OPTIMIZERS, optimizer=name)
         values = {each: value for each, (value, _) in rates.items()}
         return replace(self, optimizer=name, reasons=reasons, **values)
-
-    def _facts(self, model: nn.Module) -> Facts:
-        return facts_of(model, self.dataset_size, self.epsilon, self.delta)
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the settings as text: name, value, reason."""

@@ -86,9 +86,11 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         C = pick("clip_norm", 1.0, "the learning rate is for this norm")
     kind = pick("optimizer", "adam", "its rate suits all kinds of layers")
     z, d = _noise(facts, m, T, given), facts.dimension
-    by_layer = pick("layer_rates", kind in ("adam", "adamw") and "learning_rate" not in given,
-                    f"Adam's rate times √({MEAN_INPUTS}/inputs) for every layer: more inputs add "
-                    "up more noise")  # fmt: skip
+    if kind in ("adam", "adamw") and "learning_rate" not in given:
+        why = f"the rate times √({MEAN_INPUTS}/inputs): more inputs of a layer add up more noise"
+        by_layer = pick("layer_rates", True, why)
+    else:
+        by_layer = pick("layer_rates", False, "one rate for all layers, as it is given or SGD's")
     gain = m * math.sqrt(T / d) / z
     rate = _SPREAD * gain**_GROW / math.sqrt(T)
     why = f"{_SPREAD:g}·(m·√(T/d)/z)^{_GROW:g}/√T with d = {d:,} and z = {z:.3g}"
