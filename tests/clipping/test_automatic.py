@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -188,6 +189,18 @@ def test_factors_are_at_most_one_and_their_product_with_the_scale_is_the_factor(
     assert math.frexp(made.scale)[0] == 0.5  # a power of two: the product is exact
     assert factor * made.scale == pytest.approx(C / (norm + 0.01), rel=1e-15, abs=1e-250)
     assert factor * made.scale * norm < C * (1.0 + 1e-15)
+
+
+def test_numbers_with_few_digits_times_factors_do_not_exceed_the_clip_norm() -> None:
+    made, plain = Clip(1.0, "automatic"), []
+    for size in np.geomspace(1e-44, 1e-37, 50):
+        part = Outer(torch.full((1, 2, 40), size), torch.full((1, 2, 48), 2.9e38))
+        assert part.inner_products_are_cheaper()
+        assert largest_share({"weight": part}) < 1.0
+        norm = float(part.left.double().norm() * part.right.values.double().norm())
+        factors = made.factors(torch.tensor([norm]).double())
+        plain.append(float(made.scale * part.weighted_sum(factors.float()).double().norm()))
+    assert max(plain) > 1.0  # in single precision such products are rounded upwards
 
 
 # --- what the tests above are for is found ------------------------------------------------------

@@ -100,6 +100,8 @@ class Outer(Contribution):
         self.axes, self.size = tuple(axes or range(len(self.shape))), prod(self.shape)
         self._always_form = False
         self._kept: PerRecord | None = None
+        # What is smaller vanishes when it is squared, or loses digits when it is scaled down.
+        self._lost = torch.finfo(self.dtype).tiny ** 0.5
 
     def rows(self, start: int, stop: int) -> Tensor:
         formed = self._form(start, stop, self.right.rows(start, stop))
@@ -114,11 +116,10 @@ class Outer(Contribution):
         return self._norms_by_forming()
 
     def magnitudes(self) -> Tensor:
-        lost = torch.finfo(self.dtype).tiny ** 0.5  # what is smaller vanishes when it is squared
         rights = [row_norms(right.flatten(1)) for _, _, right in self._rights()]
         right = rights[0] if len(rights) == 1 else torch.cat(rights)
-        right = right.add_(sqrt(self.right.terms * self.right.width) * lost)
-        left = row_norms(self.left.flatten(1)).add_(sqrt(self.terms * self.height) * lost)
+        right = right.add_(sqrt(self.right.terms * self.right.width) * self._lost)
+        left = row_norms(self.left.flatten(1)).add_(sqrt(self.terms * self.height) * self._lost)
         return left.mul_(right)
 
     def inner_products_are_cheaper(self) -> bool:
@@ -157,8 +158,9 @@ class Outer(Contribution):
         for i, j, right in self._rights(self.terms**2):
             left, right = self.left[i:j].double(), right.double()
             lefts, rights = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
-            diagonals = lefts.diagonal(dim1=2, dim2=3) * rights.diagonal(dim1=2, dim2=3)
-            magnitudes.append(diagonals.sqrt_().sum((1, 2)))
+            of_left = lefts.diagonal(dim1=2, dim2=3).sqrt() + sqrt(self.height) * self._lost
+            of_right = rights.diagonal(dim1=2, dim2=3).sqrt() + sqrt(self.right.width) * self._lost
+            magnitudes.append((of_left * of_right).sum((1, 2)))
             squared.append(lefts.mul_(rights).sum((1, 2, 3)))
         total, most = torch.cat(squared), torch.cat(magnitudes)
         terms = self.height + self.right.width + self.terms**2
