@@ -3,10 +3,10 @@
 from functools import lru_cache
 from typing import Any
 
-from dither.noise import Custom
 from dither.planning.fixed_plan import Plan
 from dither.planning.planner import plan
 from dither.planning.reactive_plan import ReactivePlan
+from dither.schedules.fixed import ClosedForm
 
 
 def plan_or_reuse(**arguments: Any) -> Plan | ReactivePlan:
@@ -23,9 +23,9 @@ def plan_or_reuse(**arguments: Any) -> Plan | ReactivePlan:
 
 
 def _is_frozen(value: object) -> bool:
-    """Return whether a value is immutable and hashable."""
+    """Return whether a value is immutable and hashable; schedules of schedules may not be."""
     is_of_dither = type(value).__module__.startswith("dither.")
-    return isinstance(value, str | int | float) or (is_of_dither and not isinstance(value, Custom))
+    return isinstance(value, str | int | float) or (is_of_dither and isinstance(value, ClosedForm))
 
 
 @lru_cache(maxsize=64)
