@@ -139,15 +139,16 @@ class RunDirectory:
         if self.has_begun:
             self._is_new = False  # another process may have begun it meanwhile
             self._resume()
-            return Ledger(self._ledger_path, create=False)
+            ledger = Ledger(self._ledger_path, create=False)
+            if self.run not in ledger.runs:  # it died before: the plan is the one of this session
+                self._write_plan(plan, recipe)
+            return ledger
         if any((self.path / name).exists() for name in (CHECKPOINT, FILE)):
             raise InvalidValueError(
                 f"run directory must have its {ABOUT}, but {str(self.path)!r} has lost it: what "
                 "the run has spent is in its ledger"
             )
-        self.write(PLAN, plan)
-        if recipe is not None:
-            self.write(RECIPE, recipe.to_json())
+        self._write_plan(plan, recipe)
         # Before the run is registered: a run that dies in between is resumed by this name.
         about = {
             "format": _FORMAT,
@@ -159,6 +160,13 @@ class RunDirectory:
         }
         self.write(ABOUT, json.dumps(about))
         return Ledger(self._ledger_path)
+
+    def _write_plan(self, plan: str, recipe: Recipe | None) -> None:
+        self.write(PLAN, plan)
+        if recipe is None:
+            (self.path / RECIPE).unlink(missing_ok=True)
+        else:
+            self.write(RECIPE, recipe.to_json())
 
     def _resume(self) -> None:
         about, key = self._about(), "derived_from_private_data"
