@@ -165,8 +165,11 @@ def make_header(command: str, *, is_frozen: bool) -> dict[str, Any]:
         raise InvalidValueError(
             f"the rule must be committed before it is scored, but {header['changed']} differ"
         )
-    files = sorted((Path(dither.__file__).parent / "training").glob("recipe*.py"))
-    rule = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    training = Path(dither.__file__).parent / "training"
+    rule = {
+        name: hashlib.sha256((training / name).read_bytes()).hexdigest()
+        for name in ("rule.py", "optimizers.py", "synthetic.py")
+    }
     return {**header, "seeds": SEEDS, "rule": rule}
 
 

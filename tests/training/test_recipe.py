@@ -4,7 +4,7 @@ import copy
 import pickle
 import sys
 import time
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 import dither
 from dither import Recipe, Run, recipe, train
-from dither.schedules import Cosine, Linear, Table
+from dither.reports import run_report
+from dither.schedules import Cosine, Linear, Table, Warmup
 from dither.training import Shard, TrainResult
 from dither.training.rule import Facts, choose
+from dither.training.run_directory import RunDirectory
 from dither.training.statement import statement
 from dither.training.synthetic import gradient_norm, record_gradients_per_second, seconds_in
 
@@ -204,7 +206,7 @@ def test_layers_with_more_inputs_take_shorter_steps() -> None:
     )
     found = recipe(net, dataset_size=20_000, epsilon=2.0)
     rates = rates_of(found, net)
-    factors = {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.5, 4: 2**0.5}  # of fewer than 32 inputs as of 32
+    factors = {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.5**0.5, 4: 2**0.25}  # of fewer than 32 inputs as of 32
     for index, factor in factors.items():
         for parameter in net[index].parameters():
             assert rates[id(parameter)] == pytest.approx(factor * found.learning_rate)
@@ -231,7 +233,21 @@ def test_optimizers_with_one_rate_take_the_mean_of_the_layers() -> None:
         recipe(each, dataset_size=20_000, epsilon=2.0, optimizer="sgd").learning_rate
         for each in (wide, narrow)
     ]
-    assert rates[1] == pytest.approx(2.0 * rates[0])
+    assert rates[1] == pytest.approx(2.0**0.5 * rates[0])
+
+
+def test_deeper_models_take_shorter_steps() -> None:
+    one = nn.Sequential(nn.Linear(64, 130))
+    two = nn.Sequential(nn.Linear(64, 65), nn.Linear(64, 65))
+    rates = [recipe(each, dataset_size=1000, epsilon=1.0).learning_rate for each in (one, two)]
+    assert rates[0] == pytest.approx(2.0**0.5 * rates[1])
+
+
+@pytest.mark.parametrize(("optimizer", "noise"), [(None, "uniform"), ("sgd", "optimal")])
+def test_noise_follows_the_optimizer_unless_it_is_given(optimizer: str | None, noise: str) -> None:
+    assert made(optimizer=optimizer).noise == noise
+    assert made().with_optimizer(optimizer or "adamw", model()).noise == noise
+    assert made(noise="matched").with_optimizer(optimizer or "adamw", model()).noise == "matched"
 
 
 def test_frozen_layers_do_not_count() -> None:
@@ -517,3 +533,38 @@ def test_step_sizes_that_were_given_resume(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stepsizes must be what the run began with"):
         resumed(tmp_path / "run", epsilon=2.0, steps=12, compute=None)
     assert resumed(tmp_path / "run", **settings, compute=None).steps == 13  # one was lost
+
+
+def test_a_run_that_was_never_registered_begins_with_the_plan_of_the_next_session(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run"
+    first, second = (
+        dither.plan(epsilon=epsilon, delta=1e-3, dataset_size=RECORDS, batch_size=20, steps=3)
+        for epsilon in (1.0, 2.0)
+    )
+    RunDirectory(Run(path), path).begin(first.to_json(), made(dataset_size=RECORDS)).close()
+    result = trained(plan=second, run=Run(path, resume=True))
+    assert result.bound.epsilon <= second.bound.epsilon
+    report = run_report(path)
+    assert report.claim.verdict == "proven"
+    assert report.claim.bound == result.bound
+    assert report.settings == ()  # a plan, no recipe
+
+
+@dataclass
+class Falling:
+    last: float
+
+    def stepsizes(self, steps: int) -> np.ndarray:
+        return np.linspace(1.0, self.last, steps)
+
+
+def test_step_sizes_of_ones_own_are_asked_again() -> None:
+    """Also inside of dither's, where nothing says that they are the same as before."""
+    inner = Falling(0.1)
+    found = made(stepsizes=Warmup(inner, 2), steps=4, batch_size=4)
+    before = found.plan().stepsizes
+    inner.last = 0.5
+    after = found.plan().stepsizes
+    assert (before[-1], after[-1]) == (0.1, 0.5)

@@ -49,7 +49,7 @@ class PrivateEstimator(BaseEstimator, ABC):
     steps: int | None = None
     batch_size: int | None = None
     stepsizes: Any = None
-    noise: Any = "optimal"
+    noise: Any = None
     feature_bounds: Any = None
     feature_norm: float | None = None
     random_state: Any = None

@@ -99,7 +99,7 @@ class _Linear(PrivateEstimator):
             steps=chosen.steps,
             clip_norm=chosen.clip_norm,
             stepsizes=chosen.stepsizes if self.stepsizes is None else self._parse_stepsizes(),
-            noise=self.noise,
+            noise="optimal" if self.noise is None else self.noise,
         )
 
     @abstractmethod
@@ -150,7 +150,8 @@ class PrivateLogisticRegression(_LinearClassifier):
         batch_size: m, the expected batch size.
         stepsizes: a schedule, its text ("linear:start=9,end=1"), or an array of T step sizes, in
             the units of training.
-        noise: as `dither.plan` takes it.
+        noise: as `dither.plan` takes it; None is "optimal" for linear models, and the choice of
+            `dither.recipe` for others.
         feature_bounds: (lower, upper) of the features, from public knowledge: a pair of numbers, of
             arrays, or of Series, which are matched by feature name if X has names. It is never a
             list of one pair per feature: for two features ``[(0, 120), (1000, 200000)]`` is read as

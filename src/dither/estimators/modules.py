@@ -72,8 +72,7 @@ class _ModuleEstimator(PrivateEstimator):
         names = ("epsilon", "delta", "dataset_size", "batch_size", "steps", "epochs", "clip_norm",
                  "tune")  # fmt: skip
         given = {name: getattr(self, name) for name in names}
-        is_usual = isinstance(self.noise, str) and self.noise == "optimal"
-        given |= {"stepsizes": self._parse_stepsizes(), "noise": None if is_usual else self.noise}
+        given |= {"stepsizes": self._parse_stepsizes(), "noise": self.noise}
         return {name: value for name, value in given.items() if value is not None}
 
     def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:

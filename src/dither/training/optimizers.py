@@ -1,6 +1,5 @@
 """Optimizers by name, with the learning rate that a recipe or a plan gives them."""
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -50,14 +49,15 @@ def named_optimizer(
 
 
 def layer_factors(model: nn.Module) -> dict[Tensor, float]:
-    """Return for every trainable parameter √(64/inputs), with the inputs of its layer.
+    """Return for every trainable parameter (64/inputs)^¼, with the inputs of its layer.
 
     The noise of a layer's weights adds up over its inputs, the entries of a row of its weight.
+    Their square root would make up for all of it, but the signal adds up as well.
     Layers of fewer than 32 inputs are taken as of 32, and those without a matrix as of 64:
     embeddings, of which one row is an output, and normalization.
 
     Example:
-        >>> layer = nn.Linear(256, 10)
+        >>> layer = nn.Linear(1024, 10)
         >>> layer_factors(layer)[layer.weight], layer_factors(layer)[layer.bias]
         (0.5, 0.5)
     """
@@ -69,7 +69,7 @@ def layer_factors(model: nn.Module) -> dict[Tensor, float]:
             matrix = own.get("weight", parameter) if parameter.ndim < 2 else parameter
             inputs = MEAN_INPUTS if is_table or matrix.ndim < 2 else matrix[0].numel()
             if parameter.requires_grad:
-                factors.setdefault(parameter, math.sqrt(MEAN_INPUTS / max(inputs, _LEAST_INPUTS)))
+                factors.setdefault(parameter, (MEAN_INPUTS / max(inputs, _LEAST_INPUTS)) ** 0.25)
     return factors
 
 

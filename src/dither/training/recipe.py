@@ -45,7 +45,7 @@ class Recipe:
         clip_norm: C_G.
         optimizer: a name as `dither.train` takes it, or the class of a given optimizer.
         learning_rate: of the optimizer; at step t it is multiplied by the plan's step size.
-        layer_rates: whether the rate of a layer is that times √(64/inputs).
+        layer_rates: whether the rate of a layer is that times (64/inputs)^¼.
         stepsizes: relative, from 1 down to 0.05.
         noise: as `dither.plan` takes it.
         averaging: "ema", "tail", or None for the last iterate.
@@ -118,16 +118,17 @@ class Recipe:
         )
 
     def with_optimizer(self, name: str, model: nn.Module) -> "Recipe":
-        """Return the recipe with another optimizer and the rule's learning rate for it."""
-        names = ("batch_size", "steps", "clipping", "clip_norm", "sampling")
+        """Return the recipe with another optimizer and the rule's rates and noise for it."""
+        names = ["batch_size", "steps", "clipping", "clip_norm", "sampling"]
+        names += ["noise"] if self.reasons.get("noise") == GIVEN else []
         given = {"optimizer": name, **{each: getattr(self, each) for each in names}}
         facts = facts_of(model, self.dataset_size, self.epsilon, self.delta)
         chosen = choose(facts, given)
-        rates = {each: chosen[each] for each in ("learning_rate", "layer_rates")}
-        why = {each: reason for each, (_, reason) in rates.items()}
+        following = {each: chosen[each] for each in ("learning_rate", "layer_rates", "noise")}
+        why = {each: reason for each, (_, reason) in following.items()}
         reasons = {**self.reasons, "optimizer": GIVEN, **why}
         validate.choice(OPTIMIZERS, optimizer=name)
-        values = {each: value for each, (value, _) in rates.items()}
+        values = {each: value for each, (value, _) in following.items()}
         return replace(self, optimizer=name, reasons=reasons, **values)
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -269,6 +270,7 @@ def facts_of(
         epsilon,
         delta,
         dimension=d,
+        layers=max(1, sum(parameter.ndim > 1 for parameter in factors)),
         layer_factor=math.sqrt(squares / d),
         gradient_norm=None if inputs is None else gradient_norm(model, inputs),
     )

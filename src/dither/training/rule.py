@@ -23,8 +23,8 @@ _COMPUTE = 9_000.0  # record-gradients per √n: minutes for tens of thousands o
 _STEPS = (800, 600, 400)  # more gain nothing, fewer do not get there
 _LEAST_NOISE = 1.0  # z: of smaller batches the same ε takes more noise per record
 _LEAST_BATCH = 64  # below, overhead dominates the time of a step
-_SPREAD = 0.3  # how far noise alone moves a weight of a layer with 64 inputs
-_GROW = 0.2  # the power of what gradients exceed noise by: less noise allows longer steps
+_SPREAD = 0.65  # how far noise alone moves a weight of a model of one layer with 64 inputs
+_GROW = 0.1  # the power of what gradients exceed noise by: less noise allows longer steps
 _LONGEST = 16.0  # the longest step of SGD: beyond, steps overshoot where noise is small
 _END = 0.05  # of the learning rate at the last step
 _CLIP = 0.2  # of the norm of an untrained model's gradients: most gradients are clipped
@@ -41,6 +41,7 @@ class Facts:
         epsilon: ε.
         delta: δ.
         dimension: d, the number of trainable parameters.
+        layers: L, the number of trainable matrices.
         layer_factor: the mean factor of the layers' rates, for optimizers with one rate.
         gradient_norm: of the untrained model on synthetic records, if it was measured.
     """
@@ -49,6 +50,7 @@ class Facts:
     epsilon: float
     delta: float
     dimension: int
+    layers: int = 1
     layer_factor: float = 1.0
     gradient_norm: float | None = None
 
@@ -87,13 +89,13 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     kind = pick("optimizer", "adam", "its rate suits all kinds of layers")
     z, d = _noise(facts, m, T, given), facts.dimension
     if kind in ("adam", "adamw") and "learning_rate" not in given:
-        why = f"the rate times √({MEAN_INPUTS}/inputs): more inputs of a layer add up more noise"
+        why = f"the rate times ({MEAN_INPUTS}/inputs)^¼: more inputs of a layer add up more noise"
         by_layer = pick("layer_rates", True, why)
     else:
         by_layer = pick("layer_rates", False, "one rate for all layers, as it is given or SGD's")
     gain = m * math.sqrt(T / d) / z
-    rate = _SPREAD * gain**_GROW / math.sqrt(T)
-    why = f"{_SPREAD:g}·(m·√(T/d)/z)^{_GROW:g}/√T with d = {d:,} and z = {z:.3g}"
+    rate = _SPREAD * gain**_GROW / math.sqrt(facts.layers * T)
+    why = f"{_SPREAD:g}·(m·√(T/d)/z)^{_GROW:g}/√(L·T), d = {d:,}, L = {facts.layers}, z = {z:.3g}"
     if not by_layer:
         rate *= facts.layer_factor
         why = f"{facts.layer_factor:.2g}·{why}"
@@ -103,7 +105,10 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         why = f"{share:.2g}·min({_LONGEST:g}, m/z·{why})/clip norm"
     pick("learning_rate", rate, why)
     pick("stepsizes", Linear(1.0, _END), "factors of the learning rate: noise averages out last")
-    pick("noise", "optimal", "the least noise on the model for these step sizes")
+    if kind in ("momentum", "sgd"):
+        pick("noise", "optimal", "the least noise on the model for these step sizes")
+    else:
+        pick("noise", "uniform", "Adam scales every step by its own noise: shapes gain nothing")
     pick("averaging", None, "the last iterate: step sizes decay")
     if "tune" in given:
         chosen["tune"] = given["tune"], f"{GIVEN}: share of ε; {TRIALS}"
@@ -168,7 +173,7 @@ def trial_rate(
     Example:
         >>> given = {"learning_rate": 0.01, "clip_norm": 1.0}
         >>> round(trial_rate(np.full(4, 2.0), np.ones(100), optimizer="adam", **given), 2)
-        3.15
+        3.97
     """
     longer = math.sqrt(rest.size / trial.size)
     noise = math.sqrt(float(np.mean(trial**-2.0) / np.mean(rest**-2.0)))
