@@ -75,6 +75,14 @@ def resnet() -> nn.Module:
     )  # fmt: skip
 
 
+def small_resnet() -> nn.Module:
+    """Return a ResNet with GroupNorm for 1 × 28 × 28: a stem of stride 4 and one block."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 5, 4, padding=2), ResidualBlock(16, 32, 2),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
 class Encoder(nn.Module):
     """A transformer: tokens or patches, positions, blocks with layer norm first, their mean.
 
@@ -186,17 +194,13 @@ def _lstm(inputs: Tensor, states: Tensor, _: Tensor, cell: Tensor) -> tuple[Tens
     return output.sigmoid() * cell.tanh(), cell
 
 
-class Rows(nn.Module):
-    """Images of 1 × 28 × 28 as sequences of 7 vectors, each of four rows."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return vectors, records × 7 × 112."""
-        return images.reshape(-1, 7, 112)
-
-
-def rows(kind: str) -> nn.Module:
-    """Return a GRU or an LSTM on the rows of an image, four at a time, 32 hidden units."""
-    return Recurrent(kind, Rows(), 112, 32, 10)
+def rows(kind: str, length: int, width: int) -> nn.Module:
+    """Return a GRU, an LSTM or a transformer on the rows of an image, some at a time."""
+    vectors = nn.Unflatten(1, (length, width))
+    if kind == "transformer":
+        embedding = nn.Sequential(nn.Flatten(), vectors, nn.Linear(width, 32))
+        return Encoder(embedding, length, 32, 2, 10)
+    return Recurrent(kind, nn.Sequential(nn.Flatten(), vectors), width, 32, 10)
 
 
 def token_gru(tokens: int, outputs: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The tasks: on seven the rule was developed, on eleven others it is scored.
+"""The tasks: on some the rule was developed, on others it is scored.
 
 A task is a model, records to train with, and a number of record-gradients (batch size × steps) that
 every competitor may spend. ``validation`` are other records of the training file, with which
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.data import load
+from dither.training.models import cnn as preset_cnn
 from experiments.reproduction.features import cache
 from experiments.scoring import models, tables
 
@@ -161,6 +162,7 @@ _READERS: dict[str, Callable[[], tuple[Tensor, Tensor, Tensor, Tensor]]] = {
     "mnist": partial(_images, "mnist"),
     "fashion-mnist": partial(_images, "fashion-mnist"),
     "cifar10": _cifar,
+    "cifar10-full": partial(_images, "cifar10"),
     "adult": partial(_table, "adult"),
     "census-income": partial(_table, "census-income"),
     "diamonds": partial(_table, "diamonds"),
@@ -177,6 +179,16 @@ _DEVELOPMENT = (
     Task("digits-mlp", "digits, MLP", "digits", 1150, 60_000,
          partial(models.mlp, 64, 64, 10, activation=nn.Tanh), "mnist"),
     Task("digits-cnn", "digits, CNN", "digits", 1150, 40_000, models.digits_cnn, "mnist"),
+    Task("digits-wide", "digits of 24 × 24, MLP", "digits", 1150, 60_000,
+         lambda: nn.Sequential(nn.Upsample(scale_factor=3), models.mlp(576, 64, 64, 10)), "mnist"),
+    Task("digits-gru", "digits' rows, GRU", "digits", 1150, 60_000,
+         partial(models.rows, "gru", 8, 8), "lstm"),
+    Task("digits-lstm", "digits' rows, LSTM", "digits", 1150, 60_000,
+         partial(models.rows, "lstm", 8, 8), "lstm"),
+    Task("digits-transformer", "digits' rows, transformer", "digits", 1150, 60_000,
+         partial(models.rows, "transformer", 8, 8), "bert"),
+    Task("clusters-deep", "synthetic table, six layers", "clusters", 10_000, 200_000,
+         partial(models.mlp, 20, 64, 64, 64, 64, 64, 4), "adult"),
     Task("clusters-mlp", "synthetic table, MLP", "clusters", 10_000, 200_000,
          partial(models.mlp, 20, 64, 4, activation=nn.Tanh), "adult"),
     Task("sequences-transformer", "synthetic sequences, transformer", "sequences", 10_000, 30_000,
@@ -185,6 +197,12 @@ _DEVELOPMENT = (
          partial(models.token_gru, _TOKENS, _LANGUAGES), "lstm"),
     Task("fashion-cnn", f"{_FASHION}, tanh CNN", "fashion-mnist", 10_000, 50_000,
          _tanh_cnn, "mnist"),
+    Task("fashion-resnet", f"{_FASHION}, small ResNet", "fashion-mnist", 10_000, 50_000,
+         models.small_resnet, "cifar"),
+    Task("fashion-preset", f"{_FASHION}, --model cnn", "fashion-mnist", 10_000, 50_000,
+         partial(preset_cnn, (1, 28, 28), 10), "mnist"),
+    Task("cifar-preset", "CIFAR-10 (JPEG), --model cnn", "cifar10-full", 45_000, 250_000,
+         partial(preset_cnn, (3, 32, 32), 10), "cifar"),
 )  # fmt: skip
 _HELDOUT = (
     Task("cifar-resnet", "CIFAR-10 (JPEG), ResNet", "cifar10", 10_000, 25_000,
@@ -192,9 +210,9 @@ _HELDOUT = (
     Task("cifar-vgg", "CIFAR-10 (JPEG), VGG", "cifar10", 10_000, 30_000, models.vgg, "cifar"),
     Task("fashion-vit", f"{_FASHION}, ViT", "fashion-mnist", 10_000, 30_000, models.vit, "bert"),
     Task("mnist-lstm", "MNIST rows, LSTM", "mnist", 10_000, 40_000,
-         partial(models.rows, "lstm"), "lstm"),
+         partial(models.rows, "lstm", 7, 112), "lstm"),
     Task("fashion-gru", f"{_FASHION} rows, GRU", "fashion-mnist", 10_000, 40_000,
-         partial(models.rows, "gru"), "lstm"),
+         partial(models.rows, "gru", 7, 112), "lstm"),
     Task("mnist-cnn", "MNIST, ReLU CNN", "mnist", 10_000, 40_000, _relu_cnn, "mnist"),
     Task("fashion-mlp", f"{_FASHION}, MLP", "fashion-mnist", 10_000, 200_000,
          partial(models.mlp, 784, 64, 64, 10), "mnist"),
