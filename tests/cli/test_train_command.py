@@ -140,7 +140,7 @@ def rows(out: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in cells}
 
 
-def test_digits_are_learnt_beside_uniform_noise_and_none(
+def test_digits_are_learnt_beside_a_run_without_noise(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     before = {path.name for path in folder.iterdir()}
@@ -150,7 +150,7 @@ def test_digits_are_learnt_beside_uniform_noise_and_none(
     assert re.search(r"^steps +6 +given$", out, re.MULTILINE)
     assert "test accuracy" in out
     found = rows(out)
-    assert list(found) == ["optimal", "uniform", WITHOUT]
+    assert list(found) == ["uniform", WITHOUT]
     for name, (epsilon, accuracy, loss) in found.items():
         assert epsilon == "∞" if name == WITHOUT else 2.98 <= float(epsilon) <= 3.0
         assert 0.0 <= float(accuracy) <= 1.0
@@ -170,7 +170,7 @@ def test_json_and_text_of_a_seeded_run_are_the_same_and_say_that_it_is_seeded(
     found = as_json([*argv, "--plot", "runs.png", "--run-dir", "run"], capsys)
     assert list(found) == ["runs", "recipe", "statement"]
     assert (found["recipe"]["steps"], found["recipe"]["reasons"]["steps"]) == (6, "given")
-    assert list(found["runs"]) == ["optimal", "uniform", WITHOUT]
+    assert list(found["runs"]) == ["uniform", WITHOUT]
     for name, (_, accuracy, loss) in rows(text).items():
         summary = found["runs"][name]
         assert f"{summary['metrics']['accuracy']:.4f}" == accuracy
@@ -178,14 +178,14 @@ def test_json_and_text_of_a_seeded_run_are_the_same_and_say_that_it_is_seeded(
         assert summary["metrics"]["accuracy"] > 0.1  # which is what guessing gives
         assert summary["steps"] == 6
         assert (summary["epsilon"] is None) == (name == WITHOUT)
-    assert found["runs"]["optimal"]["epsilon"] <= 3.0
+    assert found["runs"]["uniform"]["epsilon"] <= 3.0
     assert found["statement"] in text
     assert "SEEDED with 3:" in found["statement"]
-    assert found["runs"]["optimal"]["plan"][:16] in found["statement"]
+    assert found["runs"]["uniform"]["plan"][:16] in found["statement"]
     # The picture and the folder of the run are there, and nothing else is.
     assert {path.name for path in folder.iterdir()} == {*before, "runs.png", "run"}
     assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
-    check_run_folder(folder / "run", found["runs"]["optimal"])
+    check_run_folder(folder / "run", found["runs"]["uniform"])
 
 
 def check_run_folder(run_dir: Path, summary: dict[str, Any]) -> None:
@@ -343,18 +343,9 @@ def test_a_share_of_the_budget_chooses_the_learning_rate(
     )
 
 
-@pytest.mark.parametrize("noise", ["uniform", "matched"])
-def test_uniform_noise_is_compared_with_once(
-    noise: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = as_json([*DIGITS, "--noise", noise, "--compare"], capsys)
-    assert list(found["runs"]) == [*dict.fromkeys([noise, "uniform"]), WITHOUT]
-    assert found["runs"][noise]["plan"][:16] in found["statement"]
-
-
 def test_by_default_the_private_model_is_trained_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    out = run([*DIGITS, "--noise", "uniform"], capsys)
-    assert list(rows(out)) == ["uniform"]
+    out = run([*DIGITS, "--noise", "matched"], capsys)
+    assert list(rows(out)) == ["matched"]
     assert "no clipping" not in out
 
 

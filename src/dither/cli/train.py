@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,9 +87,7 @@ def _run(arguments: argparse.Namespace) -> None:
     with remove_unused_canaries(arguments, canaries) if ranks.is_rank_zero else nullcontext():
         results = {str(recipe.noise): fit(model, recipe, run=run)}
     if arguments.compare and arguments.data in DATASETS:
-        for name, by in _compared(recipe).items():
-            if name not in results:
-                results[name] = fit(new_model(), by)
+        results[_WITHOUT_NOISE] = fit(new_model(), _without_noise(recipe))
     if ranks.is_rank_zero:
         _report(arguments, results, canaries)
 
@@ -147,12 +144,12 @@ def _check_directory(arguments: argparse.Namespace) -> None:
         check_directory(arguments.run_dir, resume=arguments.resume)
 
 
-def _compared(recipe: "Recipe") -> dict[str, "Recipe | Plan"]:
+def _without_noise(recipe: "Recipe") -> "Plan":
     """Return what the private run is compared with, where all data is public."""
     from dither.planning import Plan
     from dither.schedules import Constant
 
-    plain = Plan.unsafe_without_noise(
+    return Plan.unsafe_without_noise(
         steps=recipe.steps,
         dataset_size=recipe.dataset_size,
         batch_size=recipe.batch_size,
@@ -160,7 +157,6 @@ def _compared(recipe: "Recipe") -> dict[str, "Recipe | Plan"]:
         # A learning rate for noisy gradients does not suit plain ones; five times Adam's own does.
         stepsizes=Constant(5.0),
     )
-    return {"uniform": replace(recipe, noise="uniform"), _WITHOUT_NOISE: plain}
 
 
 def _train(

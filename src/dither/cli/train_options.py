@@ -168,7 +168,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--compare",
         action="store_true",
-        help="on a public standard set: train with uniform noise and without privacy, too",
+        help="on a public standard set: train without privacy, too",
     )
     output.add_argument("--quiet", action="store_true", help="no progress, one line of output")
     output.add_argument("--json", action="store_true", help="print JSON instead of text")
