@@ -51,7 +51,7 @@ from experiments.scoring.competitors import (
     Result,
     Run,
     describe,
-    make_recipe,
+    recipe_of,
     train,
 )
 from experiments.scoring.grid import PAIRS, Grid
@@ -88,25 +88,17 @@ def check_rule(tasks: Sequence[Task], known: dict[Run, Result], *, is_frozen: bo
 
     Of a rule that is still developed the older runs are dropped; a frozen one must not change.
     """
-    cells = {(run.task, run.epsilon) for run in known if run.competitor == "recipe"}
-    for task, epsilon in sorted(cells):
-        chosen = next((each for each in tasks if each.name == task), None)
-        if chosen is None:
+    by_name = {task.name: task for task in tasks}
+    for run in [run for run in known if run.competitor == "recipe" and run.task in by_name]:
+        now, then = describe(recipe_of(run)), known[run].settings
+        if now == then:
             continue
-        now = describe(make_recipe(chosen, epsilon, chosen.build()))
-        old = [
-            run
-            for run, result in known.items()
-            if (run.task, run.epsilon, run.competitor) == (task, epsilon, "recipe")
-            and result.settings != now
-        ]
-        if old and is_frozen:
+        if is_frozen:
             raise InvalidValueError(
-                f"records must be of one rule, but for {task} at ε = {epsilon:g} the recipe was "
-                f"{known[old[0]].settings} and is {now} now"
+                f"records must be of one rule, but for {run.task} at ε = {run.epsilon:g} the "
+                f"recipe was {then} and is {now} now"
             )
-        for run in old:
-            del known[run]
+        del known[run]
 
 
 def run_missing(

@@ -131,6 +131,12 @@ def make_recipe(task: Task, epsilon: float, model: nn.Module, *, tune: float | N
     )  # fmt: skip
 
 
+def recipe_of(run: Run) -> Any:
+    """Return the recipe of a run again: its clip norm depends on the initial parameters."""
+    torch.manual_seed(run.seed)
+    return make_recipe(TASKS[run.task], run.epsilon, TASKS[run.task].build())
+
+
 def describe(recipe: Any) -> dict[str, Any]:
     """Return a recipe's settings as JSON knows them, without their reasons."""
     names = [each.name for each in fields(recipe) if each.name not in ("reasons", "given")]

@@ -44,7 +44,7 @@ def surface(run: Run) -> Result:
 
 def score(directory: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> dict[Run, Result]:
     monkeypatch.setattr(recipe, "train", surface)
-    monkeypatch.setattr(recipe, "make_recipe", lambda *_: None)
+    monkeypatch.setattr(recipe, "recipe_of", lambda *_: None)
     monkeypatch.setattr(recipe, "describe", lambda _: RECIPE)
     store = Store(directory / "runs.jsonl")
     options: dict[str, Any] = {"is_frozen": True, "epsilons": [8.0], "jobs": 1, **more}
@@ -93,7 +93,7 @@ def test_records_of_another_rule_are_refused_once_it_is_frozen(
     known = score(tmp_path, monkeypatch)
     other = {**RECIPE, "learning_rate": 2.0}
     monkeypatch.setattr(recipe, "describe", lambda _: other)
-    monkeypatch.setattr(recipe, "make_recipe", lambda *_: None)
+    monkeypatch.setattr(recipe, "recipe_of", lambda *_: None)
     with pytest.raises(ValueError, match="records must be of one rule"):
         recipe.check_rule([TASK], dict(known), is_frozen=True)
     kept = dict(known)
@@ -135,7 +135,7 @@ def test_a_recipe_takes_the_compute_of_the_task(competitor: str) -> None:
     settings = json.loads(json.dumps(result.settings))
     assert settings == result.settings
     assert 0.8 * TASK.compute < settings["batch_size"] * settings["steps"] < 1.05 * TASK.compute
-    again = competitors.make_recipe(TASK, 8.0, TASK.build())
+    again = competitors.recipe_of(Run(TASK.name, 8.0, "recipe", 1))
     assert (competitors.describe(again) == settings) == (competitor == "recipe")
 
 
