@@ -203,6 +203,18 @@ def test_numbers_with_few_digits_times_factors_do_not_exceed_the_clip_norm() -> 
     assert max(plain) > 1.0  # in single precision such products are rounded upwards
 
 
+@pytest.mark.parametrize("C", [1e-7, 1e-5, 1e-3, 1.0])
+@pytest.mark.parametrize("mode", ["flat", "automatic"])
+def test_large_inputs_and_small_gradients_do_not_exceed_the_clip_norm(mode: str, C: float) -> None:
+    """A gradient times its factor is then a number with few digits, times a large input."""
+    generator, worst = torch.Generator().manual_seed(0), 0.0
+    for size in np.geomspace(1e-44, 1e-13, 200):
+        left = size * torch.rand(1, 2, 40, generator=generator)
+        sums, _ = sum_clipped({"w": Outer(left, torch.full((1, 2, 48), 2.9e38))}, Clip(C, mode))
+        worst = max(worst, float(sums["w"].double().norm()) / C)
+    assert 0.9 < worst < 1.0 + 1e-5
+
+
 # --- what the tests above are for is found ------------------------------------------------------
 
 

@@ -93,8 +93,9 @@ class Clip:
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-11}
 """A record whose squared norm may be off by more than this share is computed again in float64."""
 
-SMALLEST_FACTOR = 1e-30
-"""A factor below this would lose digits in float32: the record is computed in float64."""
+SMALLEST_FACTOR = 1e-20
+"""A gradient times a factor below this may lose digits in float32: the record is computed in
+float64."""
 
 SMALLEST_CLIP_NORM = 1e-10
 """Below this, squares that are lost in float32 would matter: everything is done in float64."""
