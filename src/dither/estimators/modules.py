@@ -93,7 +93,7 @@ class _ModuleEstimator(PrivateEstimator):
     def _new_module(self, shape: tuple[int, ...], outputs: int, seed: int | None) -> nn.Module:
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)
             return self._build_module(shape[0] if len(shape) == 1 else shape, outputs)
 
     def _build_module(self, features: Any, outputs: int) -> nn.Module:

@@ -137,7 +137,7 @@ def _synthetic_batch(
 
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # that of a GPU would stay seeded
         yield trial, map_tensors(inputs, synthetic)
 
 
@@ -160,6 +160,6 @@ def _unit_error(outputs: Any, _: Any) -> Tensor:
     """Return losses whose gradients at the outputs are of norm 1 per record."""
     logits = getattr(outputs, "logits", outputs)
     first = next(each for each in tensors(logits) if each.is_floating_point()).flatten(1)
-    error = torch.randn(first.shape, device=first.device, dtype=first.dtype)
+    error = torch.randn(first.shape).to(first)
     losses: Tensor = (first * error / error.norm(dim=1, keepdim=True)).sum(1)
     return losses
