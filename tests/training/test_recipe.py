@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import dither
 from dither import Recipe, Run, recipe, train
 from dither.reports import run_report
+from dither.reports.text import headline
 from dither.schedules import Cosine, Linear, Table, Warmup
 from dither.training import Shard, TrainResult
 from dither.training.rule import Facts, choose
@@ -568,3 +569,24 @@ def test_step_sizes_of_ones_own_are_asked_again() -> None:
     inner.last = 0.5
     after = found.plan().stepsizes
     assert (before[-1], after[-1]) == (0.1, 0.5)
+
+
+def test_a_second_process_does_not_take_over_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    plan = dither.plan(epsilon=1.0, delta=1e-3, dataset_size=RECORDS, batch_size=20, steps=3)
+    first, second = RunDirectory(Run(path), path), RunDirectory(Run(path), path)
+    first.begin(plan.to_json(), None).close()
+    before = (path / "run.json").read_bytes()
+    with pytest.raises(ValueError, match="another process has begun a run"):
+        second.begin(plan.to_json(), None)
+    assert (path / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("given", [{}, {"dataset_size": RECORDS}])
+def test_a_report_says_that_a_counted_number_of_records_must_be_public(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    trained(epsilon=2.0, run=Run(tmp_path / "run"), **given)
+    title, text = headline(run_report(tmp_path / "run"))
+    assert title.startswith("At most ε = ")
+    assert ("Proven for each record, if the number of records is public." in text) == (not given)

@@ -53,7 +53,7 @@ def headline(report: RunReport) -> tuple[str, str]:
             "The noise of this run can be computed from its seed and subtracted. Seeds are for "
             "tests and experiments.",
         )
-    text = _proven(claim, bound) + _all_runs(report)
+    text = _proven(report, bound) + _all_runs(report)
     if claim.verdict == "conditional":
         derived = "; ".join(report.derived_from_private_data)
         return (
@@ -77,7 +77,8 @@ def _not_confirmed(claim: Claim) -> str:
     return text
 
 
-def _proven(claim: Claim, bound: PrivacyBound) -> str:
+def _proven(report: RunReport, bound: PrivacyBound) -> str:
+    claim = report.claim
     if claim.is_full_plan:
         return (
             "The run has not ended. This is the cost of its full plan, which holds wherever the "
@@ -86,8 +87,10 @@ def _proven(claim: Claim, bound: PrivacyBound) -> str:
     best = membership_odds(bound.epsilon, bound.delta).best_guess
     answers, question = _GUESSES[bound.adjacency]
     proven = "Under this condition it is proven" if claim.verdict == "conditional" else "Proven"
+    is_counted = report.facts is not None and report.facts.is_counted
+    where = ", if the number of records is public" if is_counted else ""
     return (
-        f"{proven} for each {bound.unit}. An attacker who sees every model, knows all other "
+        f"{proven} for each {bound.unit}{where}. An attacker who sees every model, knows all other "
         f"records, and first thinks {answers} equally likely guesses right {question} with "
         f"probability at most {percent(best)}."
     )

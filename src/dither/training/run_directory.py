@@ -137,7 +137,11 @@ class RunDirectory:
         """Write the plan, its recipe and what is known of the run, and return the ledger."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.has_begun:
-            self._is_new = False  # another process may have begun it meanwhile
+            if self._about()["run"] != self.run:
+                raise InvalidValueError(
+                    f"run directory must be new or empty, but another process has begun a run in "
+                    f"{str(self.path)!r}"
+                )
             self._resume()
             ledger = Ledger(self._ledger_path, create=False)
             if self.run not in ledger.runs:  # it died before: the plan is the one of this session

@@ -179,10 +179,11 @@ def _search(facts: RunFacts) -> str:
     search = facts.search
     if search is None:
         return ""
+    chose = "were to choose" if facts.factor is None else "chose"
     chosen = "" if facts.factor is None else f"; it chose {facts.factor:.3g}"
     return (
-        f"The first {search.steps:,} steps chose the learning rate, and are included in ε: "
-        f"{search}, with noise{chosen}. "
+        f"{search.steps:,} steps {chose} the learning rate, and are included in ε: {search}, with "
+        f"noise{chosen}. "
     )
 
 
