@@ -74,7 +74,9 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         return chosen[name][0]
 
     m, T = chosen["batch_size"][0], chosen["steps"][0]
-    pick("sampling", "poisson", "every record is drawn independently")
+    is_full = m == facts.dataset_size
+    why = "every step uses all records" if is_full else "every record is drawn independently"
+    pick("sampling", "poisson", why)
     norm = facts.gradient_norm
     if "clip_norm" in given or norm is not None:
         mode = pick("clipping", "flat", "gradients above the clip norm are scaled down to it")
@@ -92,7 +94,8 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         why = f"the rate times ({MEAN_INPUTS}/inputs)^¼: more inputs of a layer add up more noise"
         by_layer = pick("layer_rates", True, why)
     else:
-        by_layer = pick("layer_rates", False, "one rate for all layers, as it is given or SGD's")
+        why = "learning_rate is given" if "learning_rate" in given else "SGD has one"
+        by_layer = pick("layer_rates", False, f"one rate for all layers: {why}")
     gain = m * math.sqrt(T / d) / z
     rate = _SPREAD * gain**_GROW / math.sqrt(facts.layers * T)
     why = f"{_SPREAD:g}·(m·√(T/d)/z)^{_GROW:g}/√(L·T), d = {d:,}, L = {facts.layers}, z = {z:.3g}"
@@ -101,9 +104,11 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         why = f"{facts.layer_factor:.2g}·{why}"
     if kind in ("momentum", "sgd"):
         share = 1.0 - MOMENTUM if kind == "momentum" else 1.0
+        why = (
+            f"{share:.2g}·min({_LONGEST:g}, {rate:.2g}·m/z)/clip norm, with Adam's rate {rate:.2g}"
+        )
         rate = share * min(_LONGEST, rate * m / z) / C
-        why = f"{share:.2g}·min({_LONGEST:g}, m/z·{why})/clip norm"
-    pick("learning_rate", rate, why)
+    pick("learning_rate", rate, f"{why}; the search multiplies it" if "tune" in given else why)
     pick("stepsizes", Linear(1.0, _END), "factors of the learning rate: noise averages out last")
     if kind in ("momentum", "sgd"):
         pick("noise", "optimal", "the least noise on the model for these step sizes")
@@ -136,25 +141,27 @@ def _sizes(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         C, why = epochs * n, f"{GIVEN}: {epochs:g} epochs"
     else:
         C, why = _COMPUTE * math.sqrt(n), f"record-gradients: {_COMPUTE:,.0f}·√n"
+    why_T = "compute/batch size"
     if "batch_size" in given:
         m, why_m = given["batch_size"], GIVEN
     elif "steps" in given:
         m, why_m = min(n, max(1, round(C / given["steps"]))), "compute/steps, at most n"
     else:
         noisy = (T for T in _STEPS if _noise(facts, batch(C, T), T, given) >= _LEAST_NOISE)
-        T = next(noisy, _STEPS[-1])
-        m, why_m = batch(C, T), f"compute/{T}, at least {_LEAST_BATCH}, at most n"
+        T = next(noisy, 0)
+        m, why_m = batch(C, T or _STEPS[-1]), f"compute/{T or _STEPS[-1]}"
+        if m == n:
+            why_m = f"n, at most {why_m}"
+        elif m == _LEAST_BATCH:
+            why_m = f"{m}, at least {why_m}"
+        else:
+            most = f"the most of {', '.join(map(str, _STEPS))} whose noise z is at least 1"
+            why_T = most if T else f"{_STEPS[-1]} or about: noise z is below 1 with more as well"
     if "steps" in given:
         T, why_T = given["steps"], GIVEN
-        why = "batch size · steps" if "batch_size" in given else why
     else:
         T = validate.step_count(steps=max(1, (math.ceil if epochs else round)(C / m)))
-        why_T = (
-            "compute/batch size"
-            if "batch_size" in given
-            else f"the most from {_STEPS[-1]} to {_STEPS[0]} whose noise z is at least "
-            f"{_LEAST_NOISE:g}, or compute/n"
-        )
+    why = why if 0.9 < m * T / C < 1.1 else "batch size · steps"
     return {"compute": (m * T, why), "batch_size": (m, why_m), "steps": (T, why_T)}
 
 

@@ -14,6 +14,9 @@ from dither.training.averaging import find_averaging
 from dither.training.optimizers import OPTIMIZERS
 from dither.types import CLIPPINGS, Allocation, Schedule
 
+_LEAST_COMPUTE = 100
+"""Less was meant as a time, or is a step or two."""
+
 
 class Overrides(TypedDict, total=False):
     """Settings of a `Recipe` that may be given; the rest of the rule follows from them."""
@@ -52,8 +55,9 @@ def check_overrides(overrides: Mapping[str, Any], n: int) -> dict[str, Any]:
     known = {*Overrides.__annotations__, "optimizer", "averaging"}
     for name in given:
         if name not in known:
+            every = {*known, *Settings.__annotations__}
             raise validate.InvalidTypeError(
-                f"settings must be of {', '.join(sorted(known))}, got {name!r}"
+                f"settings must be of {', '.join(sorted(every))}, got {name!r}"
             )
     given |= {name: check(**{name: given[name]}) for name, check in checks.items() if name in given}
     if "batch_size" in given:
@@ -88,9 +92,14 @@ def check_compute(compute: object, given: Mapping[str, Any]) -> None:
     for names in (("epochs", "steps"), ("compute", "epochs"), ("compute", "batch_size", "steps")):
         if all(name in given or (name == "compute" and compute is not None) for name in names):
             raise validate.InvalidTypeError(
-                f"at most {len(names) - 1} of {', '.join(names)} may be given, since batch_size "
-                "times steps is compute, got all"
+                f"at most {len(names) - 1} of {', '.join(names)} may be given, since compute is "
+                "batch_size times steps and epochs is compute/n, got all"
             )
+    if isinstance(compute, int | float) and 0 < compute < _LEAST_COMPUTE:
+        raise validate.InvalidValueError(
+            f"compute must be at least {_LEAST_COMPUTE} record-gradients, or a time such as "
+            f'"2 min", got {compute!r}'
+        )
 
 
 def _as_schedule(stepsizes: Any) -> Schedule | Reactive:
