@@ -57,14 +57,10 @@ def test_the_recipe_chooses_and_what_is_given_stays(lengths: Table) -> None:
     assert f"n = {len(X)}, which is the number of records in the data" in statement
 
 
-@pytest.mark.parametrize("regression", [False, True])
-def test_a_share_of_the_budget_chooses_the_learning_rate(lengths: Table, regression: bool) -> None:
+def test_a_share_of_the_budget_chooses_the_learning_rate(lengths: Table) -> None:
     X, y = lengths
     given: dict[str, Any] = {"epsilon": 2.0, "steps": 6, "batch_size": 100, "tune": 0.5}
-    if regression:
-        model: Any = PrivateRegressor(nn.Linear, target_bounds=(-1, 1), **given).fit(X, y)
-    else:
-        model = PrivateClassifier(nn.Linear, classes=(0, 1), **given).fit(X, y > 0)
+    model = PrivateClassifier(nn.Linear, classes=(0, 1), **given).fit(X, y > 0)
     assert model.plan_.search is not None
     assert model.privacy_.epsilon <= 2.0
     assert "steps chose the learning rate, and are included in ε" in " ".join(
@@ -72,6 +68,13 @@ def test_a_share_of_the_budget_chooses_the_learning_rate(lengths: Table, regress
     )
     with pytest.raises(ValueError, match="'tune' parameter"):
         model.set_params(tune=0.6).fit(X, y)
+
+
+def test_compute_is_what_a_fit_may_cost(lengths: Table) -> None:
+    model = PrivateRegressor(nn.Linear, target_bounds=(-1, 1), compute=640).fit(*lengths)
+    assert model.plan_.steps * model.plan_.batch_size == 640
+    with pytest.raises(ValueError, match='compute must be .* "2 min" or "1 h", got \'soon\''):
+        model.set_params(compute="soon").fit(*lengths)
 
 
 def test_a_clip_norm_is_not_automatic(lengths: Table) -> None:

@@ -75,6 +75,7 @@ class PrivateEstimator(BaseEstimator, ABC):
         "classes": ["array-like", None],
         "hidden_layer_sizes": ["array-like"],
         "module": [nn.Module, callable],
+        "compute": [_POSITIVE, str, None],
         "tune": [Interval(Real, 0, MOST_SHARE, closed="right"), None],
     }
     _task = "classification"

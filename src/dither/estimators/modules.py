@@ -33,7 +33,8 @@ class _ModuleEstimator(PrivateEstimator):
     _needs_bounds = False
 
     module: Any
-    tune: float | None
+    compute: float | str | None
+    tune: float | None = None
     module_: nn.Module
     recipe_: Recipe | None
 
@@ -70,7 +71,7 @@ class _ModuleEstimator(PrivateEstimator):
     def _settings(self) -> dict[str, Any]:
         """Return the settings that are given; `dither.recipe` chooses the others."""
         names = ("epsilon", "delta", "dataset_size", "batch_size", "steps", "epochs", "clip_norm",
-                 "tune")  # fmt: skip
+                 "compute", "tune")  # fmt: skip
         given = {name: getattr(self, name) for name in names}
         given |= {"stepsizes": self._parse_stepsizes(), "noise": self.noise}
         return {name: value for name, value in given.items() if value is not None}
@@ -190,6 +191,7 @@ class PrivateClassifier(_ModuleClassifier):
         stepsizes: factors of the learning rate: a schedule, its text, or an array.
         feature_bounds: as for `PrivateLogisticRegression`; features are clipped and mapped to
             −1 … 1. Without bounds the module gets the features as they are.
+        compute: what the fit may cost: a number of record-gradients, or a time such as "2 min".
         tune: the share of ``epsilon``, at most 0.5, to spend on choosing the learning rate, as
             `dither.train` takes it; None spends nothing.
 
@@ -207,6 +209,7 @@ class PrivateClassifier(_ModuleClassifier):
     """
 
     module: Any = field(kw_only=False)
+    compute: float | str | None = None
     tune: float | None = None
 
 
@@ -215,7 +218,8 @@ class PrivateRegressor(_ModuleRegressor):
     """A regressor from any torch module that processes every record separately.
 
     Guarantees and parameters: those of `PrivateClassifier`, with ``target_bounds`` instead of
-    ``classes``; the module returns one number per record, −1 and 1 for the bounds of the targets.
+    ``classes`` and without ``tune``; the module returns one number per record, −1 and 1 for the
+    bounds of the targets.
 
     Example:
         >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 3))
@@ -226,7 +230,7 @@ class PrivateRegressor(_ModuleRegressor):
     """
 
     module: Any = field(kw_only=False)
-    tune: float | None = None
+    compute: float | str | None = None
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -238,7 +242,7 @@ class PrivateMLPClassifier(_ModuleClassifier):
 
     Args:
         hidden_layer_sizes: units of each hidden layer.
-        tune: as for `PrivateClassifier`.
+        compute, tune: as for `PrivateClassifier`.
 
     Attributes:
         module_: the trained network.
@@ -253,6 +257,7 @@ class PrivateMLPClassifier(_ModuleClassifier):
     """
 
     hidden_layer_sizes: Sequence[int] = field(default=(64,), kw_only=False)
+    compute: float | str | None = None
     tune: float | None = None
 
     _needs_bounds = True
@@ -266,7 +271,7 @@ class PrivateMLPRegressor(_ModuleRegressor):
     """A multi-layer perceptron regressor with tanh, under differential privacy.
 
     Guarantees and parameters: those of `PrivateMLPClassifier`, with ``target_bounds`` instead of
-    ``classes``.
+    ``classes`` and without ``tune``.
 
     Example:
         >>> X = np.random.default_rng(0).uniform(-1, 1, (1000, 2))
@@ -279,7 +284,7 @@ class PrivateMLPRegressor(_ModuleRegressor):
     """
 
     hidden_layer_sizes: Sequence[int] = field(default=(64,), kw_only=False)
-    tune: float | None = None
+    compute: float | str | None = None
 
     _needs_bounds = True
 
