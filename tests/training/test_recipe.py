@@ -26,6 +26,7 @@ from dither.training.synthetic import gradient_norm, record_gradients_per_second
 
 RULE = sys.modules["dither.training.rule"]
 SYNTHETIC = sys.modules["dither.training.synthetic"]
+TUNING = sys.modules["dither.training.tuning"]
 RECORDS, COLUMNS = 80, 4
 
 
@@ -114,7 +115,7 @@ def test_the_rest_follows_from_what_is_given() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 50, 1000, 10**6, 10**9])
-@pytest.mark.parametrize("compute", [1, 1000, None, 1e6])
+@pytest.mark.parametrize("compute", [100, 1000, None, 1e6])
 def test_every_size_gives_a_batch_within_the_data(n: int, compute: float | None) -> None:
     found = recipe(model(), dataset_size=n, epsilon=1.0, compute=compute, delta=1e-6)
     assert 1 <= found.batch_size <= n
@@ -326,6 +327,7 @@ def test_the_plan_is_within_the_budget() -> None:
         ({"compute": "2 min"}, "inputs must be"),
         ({"compute": -1}, "compute must be"),
         ({"compute": 1e30}, "steps must be at most"),
+        ({"compute": 2}, 'at least 100 record-gradients, or a time such as "2 min", got 2'),
         ({"optimizer": "lbfgs"}, "optimizer must be one of"),
         ({"clipping": "none"}, "clipping must be one of"),
         ({"sampling": "shuffled"}, "sampling must be one of"),
@@ -590,3 +592,53 @@ def test_a_report_says_that_a_counted_number_of_records_must_be_public(
     title, text = headline(run_report(tmp_path / "run"))
     assert title.startswith("At most ε = ")
     assert ("Proven for each record, if the number of records is public." in text) == (not given)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "dtype", "words"),
+    [
+        (1, torch.int64, "one output"),
+        (1, torch.float32, "one output"),
+        (2, torch.float32, "classes"),
+    ],
+)
+def test_numbers_are_not_trained_as_classes(outputs: int, dtype: torch.dtype, words: str) -> None:
+    x, y = records(0)
+    with pytest.raises(ValueError, match=f"loss must be squared_error.* {words}"):
+        train(nn.Linear(COLUMNS, outputs), (x, y.to(dtype)), epsilon=2.0, progress=False)
+
+
+def test_numbers_are_not_searched_for(tmp_path: Path) -> None:
+    x, y = records(0)
+    settings: dict[str, Any] = {"loss": "squared_error", "tune": 0.1, "compute": 200}
+    with pytest.raises(ValueError, match="tune must be left out where targets are numbers"):
+        train(
+            nn.Linear(COLUMNS, 1), (x, y.float()), epsilon=2.0, progress=False,
+            run=Run(tmp_path / "run"), **settings,
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()  # nothing was spent
+
+
+def test_the_statement_has_the_rate_that_the_search_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TUNING, "best_factor", lambda *_: 4.0)
+    result = trained(epsilon=2.0, tune=0.3)
+    assert result.recipe is not None
+    rate = f"learning rate {4.0 * result.recipe.learning_rate:.4g}."
+    assert rate in " ".join(statement(result).split())
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({}, "the most of 800, 600, 400 whose noise z is at least 1"),
+        ({"compute": 1e9}, "compute/batch size"),
+        ({"compute": 1e4}, "compute/batch size"),
+        ({"epsilon": 50.0}, "400 or about: noise z is below 1 with more as well"),
+        ({"batch_size": 9}, "compute/batch size"),
+        ({"steps": 9}, "given"),
+    ],
+)
+def test_reasons_are_true_of_the_values(given: dict[str, Any], steps: str) -> None:
+    found = made(**given)
+    assert found.reasons["steps"] == steps
+    assert ("all records" in found.reasons["sampling"]) == (found.batch_size == 20_000)

@@ -106,7 +106,7 @@ def test_a_record_moves_the_scores_by_no_more_than_is_accounted(
         x = x if math.isfinite(last) or sampling == "fixed" else x[:-1]
         made = Scored()
         optimizer = torch.optim.SGD(made.parameters(), lr=1.0)
-        run = join(made, optimizer, plan, (x, torch.zeros(len(x))), seed=1)
+        run = join(made, optimizer, plan, (x, torch.zeros(len(x), dtype=torch.int64)), seed=1)
 
         def step(batch: Any) -> None:
             run.backward(run.model(batch[0]))

@@ -50,6 +50,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Plan, train, compare where the data is public, print; under torchrun with all ranks."""
     if arguments.resume and not hasattr(arguments, "run_dir"):
         raise validate.InvalidValueError("resume needs a run directory, --run-dir, got none")
+    if arguments.compare and arguments.data not in DATASETS:
+        raise validate.InvalidValueError(
+            f"compare must be left out unless data is one of {', '.join(DATASETS)}, which are "
+            f"public, got {str(arguments.data)!r}"
+        )
     check_canaries(arguments)
     _check_device(arguments.device)
     with join_group(arguments.device):
@@ -86,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> None:
     fit = partial(_train, arguments, examples=examples, test=test)
     with remove_unused_canaries(arguments, canaries) if ranks.is_rank_zero else nullcontext():
         results = {str(recipe.noise): fit(model, recipe, run=run)}
-    if arguments.compare and arguments.data in DATASETS:
+    if arguments.compare:
         results[_WITHOUT_NOISE] = fit(new_model(), _without_noise(recipe))
     if ranks.is_rank_zero:
         _report(arguments, results, canaries)

@@ -156,6 +156,7 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         bound = claim.spent if isinstance(claim.spent, SpentSoFar) else bound
     if not steps:
         return None
+    factor = None if result is None else result.factor
     return RunFacts(
         bound=bound,
         plan_epsilon=plan_epsilon,
@@ -171,6 +172,6 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         is_seeded=files.is_seeded,
         seed=None if result is None else result.seed,
         search=None if plan.plan is None else plan.plan.search,
-        factor=None if result is None else result.factor,
-        **recipe_facts(files.recipe),
+        factor=factor,
+        **recipe_facts(files.recipe, factor),
     )

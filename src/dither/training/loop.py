@@ -1,6 +1,7 @@
 """Private training in one call."""
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -177,7 +178,7 @@ def train(
             private.backward(per_record(private.model, part))
         private.optimizer.step()
         private.optimizer.zero_grad()
-        bar.update(private.step, lambda: f"ε = {rounded(private.spent().epsilon, 3)}")
+        bar.update(private.step, lambda: _epsilon_text(private.spent().epsilon))
 
     cleanup = nullcontext() if directory is None else directory.cleanup(private)
     with (
@@ -209,6 +210,10 @@ def train(
     if directory is not None:
         _save(result, directory, by.averaging)
     return result
+
+
+def _epsilon_text(epsilon: float) -> str:
+    return f"ε = {rounded(epsilon, 3)}" if math.isfinite(epsilon) else "without privacy"
 
 
 def _measure(

@@ -15,7 +15,17 @@ from dither.validate import InvalidTypeError, InvalidValueError, choice
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Classes from logits, records × classes, or records × classes × places."""
-    losses = functional.cross_entropy(_tensor(outputs), targets, reduction="none")
+    if _tensor(outputs).shape[1:2].numel() < 2 or outputs.dim() < 2:
+        raise InvalidValueError(
+            "loss must be squared_error, binary_cross_entropy or a function for a model with one "
+            "output, got 'cross_entropy'"
+        )
+    if targets.is_floating_point() and targets.shape != outputs.shape:
+        raise InvalidValueError(
+            "loss must be squared_error or a function for targets that are no classes, got "
+            f"'cross_entropy' with {targets.dtype} targets"
+        )
+    losses = functional.cross_entropy(outputs, targets, reduction="none")
     return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
 

@@ -113,7 +113,7 @@ def _facts(result: TrainResult) -> RunFacts:
         and isinstance(plan.stepsizes, UnsafeRawAdaGradNorm),
         is_seeded=result.seed is not None,
         seed=result.seed,
-        **recipe_facts(result.recipe),
+        **recipe_facts(result.recipe, result.factor),
         search=plan.search if isinstance(plan, Plan) else None,
         factor=result.factor,
     )
@@ -187,8 +187,8 @@ def _search(facts: RunFacts) -> str:
     )
 
 
-def recipe_facts(recipe: Recipe | None) -> dict[str, Any]:
-    """Return the facts that come from a recipe, for `RunFacts`."""
+def recipe_facts(recipe: Recipe | None, factor: float | None) -> dict[str, Any]:
+    """Return the facts that come from a recipe and its search, for `RunFacts`."""
     if recipe is None:
         return {}
     text = (
@@ -196,7 +196,7 @@ def recipe_facts(recipe: Recipe | None) -> dict[str, Any]:
         "training on synthetic records of the same shape, and what was given "
         f"({', '.join(sorted(recipe.given)) or 'nothing'}). Batch size {recipe.batch_size:,}, "
         f"{recipe.steps:,} steps, {recipe.clipping} clipping, {recipe.optimizer} with learning "
-        f"rate {recipe.learning_rate:.4g}."
+        f"rate {recipe.learning_rate * (factor or 1.0):.4g}."
     )
     return {"settings": text, "is_counted": "dataset_size" not in recipe.given}
 

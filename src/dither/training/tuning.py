@@ -18,7 +18,9 @@ from dither.planning import Plan
 from dither.planning.fixed_plan import FixedPlanState
 from dither.training.errors import StepError
 from dither.training.evaluation import arguments_of, predicted
+from dither.training.losses import binary_cross_entropy
 from dither.training.private import Private
+from dither.validate import InvalidValueError
 
 # By how much a score must be better than that of factor 1, which the recipe expects to be best: in
 # standard deviations of the noise, and by itself, since trials are not the run.
@@ -58,6 +60,7 @@ def choose_learning_rate(
     for _ in search.factors:
         _restore(private, start)
         for batch in private.batches(search.trial_steps):
+            _check_targets(batch[-1], loss)
             take_step(batch)
         trained.append(copy.deepcopy(private.model.state_dict()))
     means, variance = torch.zeros(len(trained), dtype=torch.float64), 0.0
@@ -69,6 +72,16 @@ def choose_learning_rate(
     _restore(private, start)
     state.choose(best_factor(search.factors, means.tolist(), math.sqrt(variance)))
     return True
+
+
+def _check_targets(targets: Any, loss: Loss) -> None:
+    """Raise for numbers: in short trials the lowest rate has the least noise, and wins."""
+    is_number = isinstance(targets, Tensor) and targets.is_floating_point()
+    if is_number and loss is not binary_cross_entropy:
+        raise InvalidValueError(
+            "tune must be left out where targets are numbers, got targets of "
+            f"{targets.dtype}: short trials tell classes apart, but prefer low rates for numbers"
+        )
 
 
 def best_factor(factors: tuple[float, ...], scores: list[float], noise: float) -> float:
