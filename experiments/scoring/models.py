@@ -38,16 +38,6 @@ def cnn(activation: Callable[[], nn.Module]) -> nn.Module:
     )  # fmt: skip
 
 
-def vgg() -> nn.Module:
-    """Return three convolutions with ReLU and pooling, and a linear layer, for 3 × 16 × 16."""
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(128, 10),
-    )  # fmt: skip
-
-
 class ResidualBlock(nn.Module):
     """Two convolutions with GroupNorm, added to the input."""
 
