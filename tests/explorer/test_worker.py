@@ -51,7 +51,10 @@ def test_the_newest_request_is_answered() -> None:
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_worker_ends_with_the_server(end: signal.Signals) -> None:
     command = [sys.executable, "-m", "dither", "explore", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells' jobs ignore it
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         address = process.stdout.readline().decode().strip()
         port, token = int(address.split(":")[2].split("/")[0]), address.partition("token=")[2]

@@ -65,7 +65,8 @@ def right_guesses(plan: Plan, trials: int, seed: int = 1) -> int:
         x = torch.tensor([[0.0], [1.0]])[: 1 + is_in]
         model = Coin()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        run = join(model, optimizer, plan, (x, torch.zeros(len(x))), seed=seed + 7919 * trial)
+        data = x, torch.zeros(len(x), dtype=torch.int64)
+        run = join(model, optimizer, plan, data, seed=seed + 7919 * trial)
         attacker = Attacker(run)
 
         def step(batch: Any, run: Private = run) -> None:
