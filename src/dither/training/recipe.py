@@ -194,6 +194,9 @@ def recipe(
     Guarantees: nothing depends on values of records. The same arguments give the same recipe,
     unless ``compute`` is a time, which is measured.
 
+    The rule is not meant for plain CNNs with ReLU and max pooling on few record-gradients (tens of
+    thousands): there ``optimizer="sgd"`` is some points ahead.
+
     Args:
         model: the model; the numbers of its parameters and the kinds of its layers are used.
         dataset_size: n, public.
