@@ -89,8 +89,8 @@ def check_rule(tasks: Sequence[Task], known: dict[Run, Result], *, is_frozen: bo
 
     Of a rule that is still developed the older runs are dropped; a frozen one must not change.
     """
-    by_name = {task.name: task for task in tasks}
-    for run in [run for run in known if run.competitor == "recipe" and run.task in by_name]:
+    names = {task.name for task in tasks}
+    for run in [run for run in known if run.competitor == "recipe" and run.task in names]:
         now, then = describe(recipe_of(run)), known[run].settings
         if now == then:
             continue

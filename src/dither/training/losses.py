@@ -15,7 +15,7 @@ from dither.validate import InvalidTypeError, InvalidValueError, choice
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Classes from logits, records × classes, or records × classes × places."""
-    if _tensor(outputs).shape[1:2].numel() < 2 or outputs.dim() < 2:
+    if _tensor(outputs).shape[1:2].numel() < 2:  # 1 for outputs of one dimension, too
         raise InvalidValueError(
             "loss must be squared_error, binary_cross_entropy or a function for a model with one "
             "output, got 'cross_entropy'"

@@ -89,6 +89,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     else:
         C = pick("clip_norm", 1.0, "the learning rate is for this norm")
     kind = pick("optimizer", "adam", "its rate suits all kinds of layers")
+    is_sgd = kind in ("momentum", "sgd")
     z, d = _noise(facts, m, T, given), facts.dimension
     if kind in ("adam", "adamw") and "learning_rate" not in given:
         why = f"the rate times ({MEAN_INPUTS}/inputs)^¼: more inputs of a layer add up more noise"
@@ -102,7 +103,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     if not by_layer:
         rate *= facts.layer_factor
         why = f"{facts.layer_factor:.2g}·{why}"
-    if kind in ("momentum", "sgd"):
+    if is_sgd:
         share = 1.0 - MOMENTUM if kind == "momentum" else 1.0
         why = (
             f"{share:.2g}·min({_LONGEST:g}, {rate:.2g}·m/z)/clip norm, with Adam's rate {rate:.2g}"
@@ -110,7 +111,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
         rate = share * min(_LONGEST, rate * m / z) / C
     pick("learning_rate", rate, f"{why}; the search multiplies it" if "tune" in given else why)
     pick("stepsizes", Linear(1.0, _END), "factors of the learning rate: noise averages out last")
-    if kind in ("momentum", "sgd"):
+    if is_sgd:
         pick("noise", "optimal", "the least noise on the model for these step sizes")
     else:
         pick("noise", "uniform", "Adam scales every step by its own noise: shapes gain nothing")
