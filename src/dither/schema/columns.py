@@ -22,7 +22,7 @@ from dither.validate import InvalidTypeError, InvalidValueError
 
 SCALES = ("linear", "log")
 MOST_BUCKETS = 2**20
-_YES, _NO = ("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0")
+YES, NO = ("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0")
 _GRAIN = 2.0**24  # weights of splines are multiples of 1/2²⁴: exact in single precision
 
 
@@ -261,14 +261,14 @@ class YesNo(Column):
     """
 
     kind = "yes/no"
-    yes: tuple[str, ...] = _YES
-    no: tuple[str, ...] = _NO
+    yes: tuple[str, ...] = YES
+    no: tuple[str, ...] = NO
 
     def __post_init__(self) -> None:
         for key in ("yes", "no"):
             texts = [str(text_of(text.lower())) for text in labels(**{key: getattr(self, key)})]
             object.__setattr__(self, key, labels(**{key: texts}))
-        if (self.yes == _YES) != (self.no == _NO):
+        if (self.yes == YES) != (self.no == NO):
             raise InvalidValueError("yes and no must be given together, got one of them")
         both = {*self.yes} & {*self.no}
         if both:
