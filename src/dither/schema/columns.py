@@ -6,7 +6,7 @@ splines.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from dither import validate
-from dither.schema.cells import as_numbers, coded, text_of
+from dither.schema.cells import as_numbers, coded, lookup, text_of
+from dither.schema.values import finite_pair, items, labels
 from dither.types import FloatArray
-from dither.validate import InvalidTypeError, InvalidValueError
+from dither.validate import InvalidValueError
 
 SCALES = ("linear", "log")
 MOST_BUCKETS = 2**20
@@ -361,55 +362,3 @@ class Ignored(Column):
 KINDS: dict[str, type[Column]] = {
     each.kind: each for each in (Number, Category, YesNo, Text, Ignored)
 }
-
-
-def items(**argument: Any) -> list[Any]:
-    """Return the argument as a list; text is none."""
-    ((name, value),) = argument.items()
-    if isinstance(value, str | bytes | dict) or not isinstance(value, Iterable):
-        raise InvalidTypeError(f"{name} must be a list, got {value!r}")
-    return [*value]
-
-
-def finite_pair(**argument: Any) -> tuple[float, float]:
-    """Return two finite numbers, the smaller one first."""
-    ((name, value),) = argument.items()
-    numbers = [validate.finite(**{name: each}) for each in items(**argument)]
-    if (
-        len(numbers) != 2
-        or not numbers[0] < numbers[1]
-        or max(map(abs, numbers)) > validate.LARGEST
-    ):
-        raise InvalidValueError(
-            f"{name} must be two numbers within −1e50 … 1e50, the smaller one first, got {value!r}"
-        )
-    return numbers[0], numbers[1]
-
-
-def labels(**argument: Any) -> tuple[str, ...]:
-    """Return values as distinct texts, at least one of them."""
-    ((name, value),) = argument.items()
-    texts = []
-    for each in items(**argument):
-        if not isinstance(each, str | int | float) or text_of(each) is None:
-            raise InvalidTypeError(f"{name} must be texts, none of them empty, got {each!r}")
-        texts.append(each.strip() if isinstance(each, str) else str(text_of(each)))
-    compared = [text_of(text) for text in texts]
-    for index, text in enumerate(compared):
-        if text in compared[:index]:
-            raise InvalidValueError(
-                f"{name} must have every value once, got {texts[index]!r} twice"
-            )
-    if not texts:
-        raise InvalidValueError(f"{name} must have at least one value, got {value!r}")
-    return tuple(texts)
-
-
-def lookup(
-    cells: "pd.Series[Any]", values: Iterable[str], *, other: int, missing: int
-) -> NDArray[np.intp]:
-    """Return which of the values each cell is; ``other`` and ``missing`` if it is none."""
-    codes, texts = coded(cells)
-    places: dict[str | None, int] = {text_of(value): at for at, value in enumerate(values)}
-    places[None] = missing
-    return np.array([*(places.get(text, other) for text in texts), missing], np.intp)[codes]
