@@ -19,7 +19,7 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from dither import validate
-from dither.clipping.batch import Loss
+from dither.clipping.batch import Loss, check_weights
 from dither.clipping.clip import Clip
 from dither.clipping.linear import DenseRows, LogitGradients, Rows, SparseRows, linear_clipped_sum
 from dither.ledger import Ledger
@@ -59,6 +59,7 @@ def train_linear(
     seed: int | None = None,
     ledger: Ledger | str | Path | None = None,
     progress: bool = False,
+    record_weights: Tensor | None = None,
 ) -> TrainResult:
     """Train a linear model from zero.
 
@@ -85,6 +86,8 @@ def train_linear(
         seed: as `make_private` takes it.
         ledger: as `make_private` takes it.
         progress: whether to show a progress bar.
+        record_weights: one per record, from 0 to 1, which multiplies its clipped gradient and
+            depends on that record and public numbers alone; None is 1 for all.
 
     Returns:
         A `TrainResult` whose model is a `torch.nn.Linear` for the features as they were given.
@@ -107,6 +110,8 @@ def train_linear(
     weighting = find_averaging(averaging)
     measured, criterion = check_public(evaluate, features), find_loss(loss)
     warn_of_dataset_size(plan, features.shape[0], stacklevel=3)
+    if record_weights is not None:
+        check_weights(record_weights, features.shape[0])
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
     model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), list[Row]()
     if measured is not None:
@@ -116,7 +121,9 @@ def train_linear(
         try:
             mean, scale = _moments(features, run, standardizing)
             rows = _rows(features, mean, scale, constant)
-            for weight in _descent(rows, outputs, dtype, logit_gradients, run, momentum, weighting):
+            for weight in _descent(
+                rows, outputs, dtype, logit_gradients, run, momentum, weighting, record_weights
+            ):
                 is_last = run.state.noise_multiplier is None
                 if not is_last and (measured is None or run.state.steps % every):
                     continue
@@ -169,7 +176,12 @@ class _Steps:
         self.noise_multiplier = self.stepsize = float("nan")
 
     def release(
-        self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients, clip: Clip
+        self,
+        rows: Rows,
+        weight: Tensor,
+        logit_gradients: LogitGradients,
+        clip: Clip,
+        record_weights: Tensor | None = None,
     ) -> Tensor:
         """Return what the next step releases; `stepsize` is then the step's."""
         t, z = self.state.steps, self.state.noise_multiplier
@@ -177,7 +189,7 @@ class _Steps:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
         self.account.begin(t, z)
         records = self._sampler.draw(len(rows), self._source.stream("sampling", t))
-        clipped = linear_clipped_sum(rows, weight, logit_gradients, records, clip)
+        clipped = linear_clipped_sum(rows, weight, logit_gradients, records, clip, record_weights)
         self.account.finish(t, z)
         self.state.spend()
         m = self.plan.batch_size
@@ -260,13 +272,14 @@ def _descent(
     run: _Steps,
     momentum: float,
     weighting: Weighting,
+    record_weights: Tensor | None,
 ) -> Iterator[Tensor]:
     """Take the steps that are left, from zero, and yield the average after each."""
     weight = torch.zeros(rows.columns, outputs, dtype=dtype)
     clip = Clip(run.plan.clip_norm, run.plan.clipping)
     velocity, average = torch.zeros_like(weight), weight.clone()
     while run.state.noise_multiplier is not None:
-        released = run.release(rows, weight, logit_gradients, clip)
+        released = run.release(rows, weight, logit_gradients, clip, record_weights)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
         weight -= run.stepsize * velocity
         average.lerp_(weight, weighting(run.state.steps, run.plan.steps))
