@@ -69,7 +69,7 @@ def test_models_without_a_fallback(
 def test_the_comparison_finds_wrong_sums(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "dither.clipping.engine.sum_clipped",
-        lambda parts, clip: wrong(*sum_clipped(parts, clip)),
+        lambda *given: wrong(*sum_clipped(*given)),
     )
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     with pytest.raises(AssertionError):

@@ -13,9 +13,12 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
+    FunctionTransformer,
     MaxAbsScaler,
     MinMaxScaler,
     OneHotEncoder,
@@ -24,6 +27,7 @@ from sklearn.preprocessing import (
 )
 from torch import nn
 
+from dither.data.files import directory
 from dither.estimators import (
     PrivacyLeakWarning,
     PrivateClassifier,
@@ -129,6 +133,8 @@ def minutes_of_days() -> Array:
         lambda: RNG.integers(0, 256, (4000, 30)) / 127.5 - 1.0,
         lambda: (RNG.integers(0, 256, (4000, 30)).astype(np.float32) - 128.0) / 128.0,
         lambda: np.clip(RNG.normal(-0.1, 1.5, (2000, 30)), 0.0, 1.0),  # median 0, quartile 1
+        lambda: RNG.integers(-16, 17, (4000, 8)) / 16.0,  # quartiles at ±½
+        lambda: RNG.integers(-12, 13, (4000, 8)) / 12.0,
         lambda: np.eye(10)[RNG.integers(0, 10, 500)],
         lambda: RNG.permuted(np.tile([[-1.0], [1.0]], (50, 4)), axis=0),  # balanced, variance 1
         lambda: RNG.permuted(np.tile([[0.0], [2.0]], (50, 4)), axis=0),
@@ -146,6 +152,85 @@ def minutes_of_days() -> Array:
 def test_honest_units_are_never_found(make: Callable[[], Array]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         assert [fitted_statistics(make()) for _ in range(10)] == [None] * 10
+
+
+NUMBERS = {"age": (0, 120), "bmi": (10, 60), "crp": (0, 300), "hb": (3, 20), "sodium": (100, 180)}
+WARDS = ["icu", "surgery", "other"]
+
+
+def patients(records: int) -> pandas.DataFrame:
+    """Return a table of numbers in their own units, categories and text, with missing cells."""
+    table = pandas.DataFrame(
+        {
+            "age": RNG.normal(55.0, 18.0, records).clip(0.0, 110.0).round(),
+            "bmi": RNG.normal(27.0, 5.0, records).round(1),
+            "crp": RNG.lognormal(1.0, 1.2, records),
+            "hb": RNG.normal(13.5, 1.8, records),
+            "sodium": RNG.normal(140.0, 4.0, records),
+        }
+    )
+    table = table.mask(RNG.random(table.shape) < 0.2)
+    table["ward"] = RNG.choice(WARDS, records)
+    table["note"] = RNG.choice(["pain and fever", "no pain", "fever"], records)
+    return table
+
+
+def by_bounds(X: Any) -> Array:
+    low, high = np.array([*NUMBERS.values()], float).T
+    return np.asarray((np.asarray(X, float).clip(low, high) - low) / (high - low))
+
+
+def stateless(fill_value: float) -> ColumnTransformer:
+    numbers = make_pipeline(
+        SimpleImputer(strategy="constant", fill_value=fill_value),
+        FunctionTransformer(by_bounds),
+    )
+    return ColumnTransformer(
+        [
+            ("numbers", numbers, [*NUMBERS]),
+            ("logs", FunctionTransformer(lambda X: np.log1p(X.fillna(0.0))), ["crp"]),
+            ("wards", OneHotEncoder(categories=[WARDS], handle_unknown="ignore"), ["ward"]),
+            ("words", HashingVectorizer(n_features=16), "note"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("records", [60, 3000])
+@pytest.mark.parametrize("fill_value", [0.0, 40.0])
+def test_steps_with_constant_parameters_are_no_leak(records: int, fill_value: float) -> None:
+    table, y = patients(records), RNG.choice(["no", "yes"], records)
+    for sparse_threshold in (0.0, 1.0):
+        steps = stateless(fill_value).set_params(sparse_threshold=sparse_threshold)
+        model = PrivateLogisticRegression(feature_norm=4.0, classes=["no", "yes"], steps=3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert make_pipeline(steps, model).fit(table, y)[-1].privacy_.is_upper_bound
+        scaled = make_pipeline(steps, StandardScaler(with_mean=False), model)
+        with pytest.warns(PrivacyLeakWarning, match="were scaled by their own"):
+            scaled.fit(table, y)
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize("name", ["adult/train", "diamonds/diamonds", "census-income/train"])
+@pytest.mark.parametrize("records", [50, 300, 3000, 30_000])
+def test_real_tables_with_constant_steps_are_no_leak(name: str, records: int) -> None:
+    table = pandas.read_csv(directory() / f"{name}.csv.gz").sample(records, random_state=1)
+    numbers = table.select_dtypes("number")
+    low, high = numbers.min() - 1.0, numbers.max() + 1.0
+    missing = numbers.astype(float).mask(RNG.random(numbers.shape) < 0.2)
+    texts = table.select_dtypes(exclude="number").fillna("missing").astype(str)
+    values = [sorted({*texts[column]}) for column in texts]
+    honest = [
+        numbers, np.log1p(numbers - numbers.min()), (numbers - low) / (high - low),
+        OneHotEncoder(categories=values).fit_transform(texts),
+        HashingVectorizer(n_features=64).transform(texts.agg(" ".join, axis=1)),
+    ]  # fmt: skip
+    for fill_value in (0.0, -1.0, 40.0):
+        filled = SimpleImputer(strategy="constant", fill_value=fill_value).fit_transform(missing)
+        honest += [filled, np.clip((filled - low.to_numpy()) / (high - low).to_numpy(), 0.0, 1.0)]
+    for X in honest:
+        assert fitted_statistics(X if sparse.issparse(X) else np.asarray(X, float)) is None
+    assert fitted_statistics(StandardScaler().fit_transform(numbers)) == STANDARD
 
 
 def test_small_integers_with_mean_0_and_variance_1_are_honest() -> None:

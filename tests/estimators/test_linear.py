@@ -21,6 +21,8 @@ from dither.estimators import (
     PrivacyLeakWarning,
     PrivateLinearRegression,
     PrivateLogisticRegression,
+    PrivateMLPClassifier,
+    PrivateSearchCV,
     PrivateSVC,
 )
 from dither.ledger import Ledger
@@ -118,7 +120,11 @@ def test_records_that_are_too_long_are_shortened(digits: Table) -> None:
 def test_values_derived_from_the_data_warn_and_claim_nothing(digits: Table, lengths: Table) -> None:
     with pytest.warns(PrivacyLeakWarning) as caught:
         model = PrivateLogisticRegression(steps=5, random_state=0).fit(*digits)
-    assert [str(each.message)[:11] for each in caught] == ["the classes", "the minima "]
+    (message,) = [str(each.message) for each in caught]
+    for words in ("the classes were", "and the minima and maxima of the features were",
+                  "classes=[…]", "feature_bounds=(lower, upper)"):  # fmt: skip
+        assert words in message
+    assert message.count("no ε is proven") == 1
     assert not model.privacy_.is_upper_bound
     assert "no proof" in str(model.privacy_)
     assert model.privacy_statement().startswith("NOT PROVEN: the classes were")
@@ -164,8 +170,8 @@ def test_derived_bounds_are_those_of_the_data(digits: Table) -> None:
         ({"feature_bounds": 3}, "feature_bounds must be a pair"),
         ({"feature_bounds": (0, np.ones(3))}, "feature_bounds must be a pair"),
         ({"feature_bounds": (0, np.inf)}, "feature_bounds must be finite"),
-        ({"feature_bounds": [(0, 16)] * 64}, "by column name give a pair of Series"),
-        ({"feature_bounds": {"age": (0, 120)}}, "by column name give a pair of Series"),
+        ({"feature_bounds": [(0, 16)] * 64}, r"by column name give {column: \(lower, upper\), …}"),
+        ({"feature_bounds": {"age": (0, 120)}}, "must be a pair .* for X without column names"),
         ({"feature_norm": 1.0}, "only one of feature_bounds and feature_norm"),
         ({"feature_bounds": ("0", "1")}, "feature_bounds must be a pair"),
         ({"feature_bounds": (1, 1)}, "must have lower below upper"),
@@ -276,6 +282,53 @@ def test_bounds_with_names_are_taken_by_name(digits: Table) -> None:
     assert np.array_equal(named.coef_, ordered.coef_)
     with pytest.raises(ValueError, match="feature_bounds must be a pair"):
         PrivateLogisticRegression(feature_bounds=(low, high[:1]), **given).fit(frame, y)
+
+
+def test_bounds_by_column(digits: Table) -> None:
+    X, y = digits
+    frame = pandas.DataFrame(X[:, [20, 30]], columns=["small", "big"]) * [0.1, 100.0]
+    given: dict[str, Any] = {"classes": range(10), "steps": 5, "random_state": 0}
+    ordered = PrivateLogisticRegression(feature_bounds=([0, 0], [2.0, 1e4]), **given).fit(frame, y)
+    by_column = {"unused": (0, 1), "big": (0.0, 1e4), "small": (0.0, 2.0)}
+    for bounds in (by_column, pandas.Series(by_column), pandas.DataFrame(by_column)):
+        named = PrivateLogisticRegression(feature_bounds=bounds, **given).fit(frame, y)
+        assert np.array_equal(named.coef_, ordered.coef_)
+    grid = {"clip_norm": [0.2]}
+    search = PrivateSearchCV(named, grid, epsilon=3.0, random_state=0).fit(frame, y)
+    assert search.privacy_.is_upper_bound
+    wrong: list[tuple[Any, str]] = [
+        ({"small": (0, 1)}, "must have bounds of all 2 columns of X, got none of 'big'"),
+        ({"small": (0, 1), "big": (1, 0)}, r"feature_bounds\['big'\] must be .* lower at most"),
+        ({"small": (0, 1), "big": 3.0}, r"feature_bounds\['big'\] must be a pair"),
+    ]
+    for bounds, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            PrivateLogisticRegression(feature_bounds=bounds, **given).fit(frame, y)
+
+
+def test_a_large_delta_is_warned_of_once(digits: Table) -> None:
+    model = PrivateLogisticRegression(delta=1e-3, steps=3, **PUBLIC)
+    network = PrivateMLPClassifier((4,), delta=1e-3, steps=3, **PUBLIC)
+    search = PrivateSearchCV(model, {"clip_norm": [0.2]}, delta=1e-3, epsilon=3.0)
+    for each in (model, network, search):
+        with pytest.warns(UserWarning, match="delta = 0.001 is not below 1/n = 1/1,797") as caught:
+            each.fit(*digits)
+        assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.set_params(dataset_size=1800, delta=5e-4).fit(*digits)
+
+
+def test_the_statement_of_reports_is_that_of_the_estimator(digits: Table) -> None:
+    model = PrivateLogisticRegression(steps=3, **PUBLIC).fit(*digits)
+    assert dither.reports.statement(model) == model.privacy_statement()
+    with pytest.raises(NotFittedError):
+        dither.reports.statement(clone(model))
+    for wrong in (make_pipeline(Normalizer(), model), 3):
+        with pytest.raises(TypeError, match="run must be what train or make_private returns"):
+            dither.reports.statement(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="without leaks"):
+        dither.reports.statement(model, leaks=["the classes were derived"])
 
 
 def test_step_sizes_as_text(digits: Table) -> None:

@@ -31,10 +31,15 @@ ESTIMATORS = [
 
 
 def expected_failures(estimator: Any) -> dict[str, str]:
+    weighted = "holds without noise only, and for weights within max_weight"
+    failures = {
+        f"check_sample_weight_equivalence_on_{kind}_data": weighted for kind in ("dense", "sparse")
+    }
     if isinstance(estimator, PrivateClassifier | PrivateRegressor):
         reason = "a module computes in its own precision, whose last bits depend on the batch"
-        return {"check_methods_subset_invariance": reason}
-    return {}
+        failures["check_methods_subset_invariance"] = reason
+        failures["check_class_weight_classifiers"] = "20 steps are too few without feature bounds"
+    return failures
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -77,7 +77,9 @@ def a_key_that_repeats(patch: Patch) -> None:
 
 
 def clipping_of_a_complete_microbatch(patch: Patch) -> None:
-    def wrong(contributions: Any, clip: clipping.Clip) -> tuple[dict[str, Tensor], Tensor]:
+    def wrong(
+        contributions: Any, clip: clipping.Clip, weights: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
         sums, norms = clipping.sum_clipped(contributions, clipping.Clip(float("inf")))
         norm = torch.stack([each.norm() for each in sums.values()]).norm()
         factor = float((clip.norm * max(len(norms), 1) / norm).clamp(max=1.0))
@@ -180,7 +182,9 @@ def shuffled_batches(patch: Patch) -> None:
 
 
 def a_bad_record_wipes_the_batch(patch: Patch) -> None:
-    def wrong(contributions: Any, clip: clipping.Clip) -> tuple[dict[str, Tensor], Tensor]:
+    def wrong(
+        contributions: Any, clip: clipping.Clip, weights: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
         sums, norms = clipping.sum_clipped(contributions, clip)
         kept = 1.0 if torch.isfinite(norms).all() else 0.0
         return {name: each * kept for name, each in sums.items()}, norms

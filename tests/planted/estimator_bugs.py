@@ -42,7 +42,17 @@ def scores_with_half_of_the_noise(patch: Patch) -> None:
     patch.setattr("dither.estimators.search.release", wrong)
 
 
+def weights_without_bounds(patch: Patch) -> None:
+    patch.setattr("dither.clipping.linear.bounded_weights", lambda weights: weights)
+
+
 ESTIMATOR_BUGS = (
+    Bug(
+        "record weights that are not bounded",
+        weights_without_bounds,
+        "tests/training/test_record_weights.py::"
+        "test_the_linear_path_adds_weighted_clipped_gradients",
+    ),
     Bug(
         "row norms that miss a column",
         norms_that_miss_a_column,

@@ -21,7 +21,9 @@ Patch = pytest.MonkeyPatch
 
 
 def nothing_is_clipped(patch: Patch) -> None:
-    def wrong(contributions: Any, clip: clipping.Clip) -> tuple[dict[str, Tensor], Tensor]:
+    def wrong(
+        contributions: Any, clip: clipping.Clip, weights: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
         return clipping.sum_clipped(contributions, clipping.Clip(math.inf))
 
     patch.setattr("dither.clipping.engine.sum_clipped", wrong)
@@ -68,7 +70,9 @@ def the_same_masks_in_every_step(patch: Patch) -> None:
 
 
 def augmented_copies_as_records(patch: Patch) -> None:
-    def wrong(recording: Any, losses: Tensor, clip: clipping.Clip, multiplicity: int = 1) -> Any:
+    def wrong(
+        recording: Any, losses: Tensor, clip: clipping.Clip, multiplicity: int, _: object
+    ) -> Any:
         smaller = clipping.Clip(clip.norm / multiplicity, clip.mode)
         return clip_recording(recording, losses / multiplicity, smaller)
 

@@ -144,7 +144,7 @@ def test_without_clipping_it_would_change_the_sum_by_much_more(
 
     monkeypatch.setattr(
         "dither.clipping.engine.sum_clipped",
-        lambda parts, _: clip.sum_clipped(parts, clip.Clip(float("inf"))),
+        lambda parts, *_: clip.sum_clipped(parts, clip.Clip(float("inf"))),
     )
     assert min(changes(plain)) > 10.0
 

@@ -160,6 +160,18 @@ def check_losses(losses: object, records: int, name: str = "losses") -> Tensor:
     )
 
 
+def check_weights(record_weights: object, records: int) -> Tensor:
+    """Return the weights if there is one per record; raise if not."""
+    if isinstance(record_weights, Tensor) and record_weights.shape == (records,):
+        return record_weights
+    got = type(record_weights).__name__
+    if isinstance(record_weights, Tensor):
+        got = f"{record_weights.dim()} dimensions" if record_weights.dim() != 1 else "others"
+    raise InvalidValueError(
+        f"record_weights must be one number per record, a tensor of shape (records,), got {got}"
+    )
+
+
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that require a gradient, each once, by the model's own names."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

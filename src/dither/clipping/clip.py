@@ -101,10 +101,17 @@ SMALLEST_CLIP_NORM = 1e-10
 """Below this, squares that are lost in float32 would matter: everything is done in float64."""
 
 
+def bounded_weights(record_weights: Tensor) -> Tensor:
+    """Return weights from 0 to 1, which multiply clipped gradients; NaN becomes 0."""
+    return torch.nan_to_num(record_weights.detach().double(), nan=0.0).clamp(0.0, 1.0)
+
+
 def sum_clipped(
-    contributions: Mapping[str, Contribution], clip: Clip
+    contributions: Mapping[str, Contribution], clip: Clip, weights: Tensor | None = None
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the sum of the clipped gradients by name, and every record's norm before clipping.
+
+    A record adds its clipped gradient times its weight, which is from 0 to 1.
 
     The factor of a record is that of its norm *plus* the bound on what rounding hides of the
     norm. Squares that vanish in float32 are in no such bound: they are far below every norm that
@@ -115,6 +122,7 @@ def sum_clipped(
     gradient is not finite even then counts as zero.
     """
     squared, bound = _totals(contributions)
+    weights = torch.ones_like(squared) if weights is None else weights
     tolerance = min(TOLERANCE[part.dtype] for part in contributions.values())
     ordinary = bound - (1.0 + tolerance) * squared <= 0.0  # NaN and ∞ − ∞ are not
     factors = clip.factors(bound.sqrt())
@@ -122,7 +130,7 @@ def sum_clipped(
     if clip.norm < SMALLEST_CLIP_NORM:
         ordinary = torch.zeros_like(ordinary)
     if ordinary.all():
-        return _sums(contributions, factors, clip.scale), squared.sqrt_()
+        return _sums(contributions, factors * weights, clip.scale), squared.sqrt_()
 
     norms = squared.sqrt()
     doubtful, ordinary = (~ordinary).nonzero().squeeze(1), ordinary.nonzero().squeeze(1)
@@ -132,10 +140,10 @@ def sum_clipped(
     norms[doubtful] = torch.where(finite, exact.clamp(min=0.0), torch.inf).sqrt()
 
     rest = {name: part.select(ordinary) for name, part in contributions.items()}
-    sums = _sums(rest, factors[ordinary], clip.scale)
+    sums = _sums(rest, (factors * weights)[ordinary], clip.scale)
     good = finite.nonzero().squeeze(1)
     kept = {name: part.select(good) for name, part in again.items()}
-    more = _sums(kept, clip.factors(exact_bound[good].sqrt()), clip.scale)
+    more = _sums(kept, clip.factors(exact_bound[good].sqrt()) * weights[doubtful][good], clip.scale)
     return {name: total + more[name].to(total.dtype) for name, total in sums.items()}, norms
 
 

@@ -18,7 +18,13 @@ from dither.clipping.apply_rules import (
     unseen_parameters,
 )
 from dither.clipping.batch import accumulation_dtype
-from dither.clipping.clip import Clip, ClippedSum, full_precision, sum_clipped
+from dither.clipping.clip import (
+    Clip,
+    ClippedSum,
+    bounded_weights,
+    full_precision,
+    sum_clipped,
+)
 from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord
 from dither.clipping.gradient_checks import check_own_rows, find_mismatches, gradients_of_half
 from dither.clipping.recorder import Recorder
@@ -41,7 +47,11 @@ class FallbackWarning(UserWarning):
 
 @torch.no_grad()
 def clip_recording(
-    recording: RecordedBatch, losses: Tensor, clip: Clip, multiplicity: int = 1
+    recording: RecordedBatch,
+    losses: Tensor,
+    clip: Clip,
+    multiplicity: int = 1,
+    record_weights: Tensor | None = None,
 ) -> ClippedSum:
     """Return the clipped sum of the gradients of losses that a recorded batch has led to.
 
@@ -51,8 +61,12 @@ def clip_recording(
         clip: how the gradient of a record is clipped.
         multiplicity: augmentation multiplicity, the number of neighbouring rows that are of one
             record. Their mean gradient is clipped.
+        record_weights: one per row, from 0 to 1, which multiplies the clipped gradient; the mean
+            over the rows of one record. None is 1 for all.
     """
     recorder = recording.recorder
+    given = torch.ones_like(losses) if record_weights is None else record_weights
+    weights = bounded_weights(given.to(losses.device)).view(-1, multiplicity).mean(1)
     if not losses.requires_grad:
         raise InvalidValueError(
             "losses must depend on the trainable parameters of the model, got losses without a "
@@ -67,7 +81,7 @@ def clip_recording(
             _warn_fallbacks(recording.cache, slow)
         if multiplicity > 1:
             parts = {name: part.merge(multiplicity) for name, part in parts.items()}
-        return _clip_and_sum(recorder, losses, parts, [*slow], clip, multiplicity)
+        return _clip_and_sum(recorder, losses, parts, [*slow], clip, multiplicity, weights)
 
 
 def _compute_contributions(
@@ -203,6 +217,7 @@ def _clip_and_sum(
     slow: list[str],
     clip: Clip,
     multiplicity: int,
+    weights: Tensor,
 ) -> ClippedSum:
     """Clip and add up, in chunks of records where some parameters are computed one by one."""
     records = recorder.records // multiplicity
@@ -224,7 +239,9 @@ def _clip_and_sum(
                 recorder, single[start * multiplicity : stop * multiplicity], slow, multiplicity
             )
             chosen = chosen | rows
-        sums, norms = sum_clipped(chosen, clip) if chosen else ({}, losses.new_zeros(stop - start))
+        sums, norms = dict[str, Tensor](), losses.new_zeros(stop - start)
+        if chosen:
+            sums, norms = sum_clipped(chosen, clip, weights[start:stop])
         found.append(ClippedSum(_complete(sums, recorder.parameters), norms))
     total = join(found)
     if slow and records > 1 and bool(torch.isinf(total.norms).all()):

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dither.clipping.clip import Clip, ClippedSum, full_precision
+from dither.clipping.clip import Clip, ClippedSum, bounded_weights, full_precision
 
 _CHUNK = 4096
 """Rows that are summed in their own precision before they are added to a sum in float64."""
@@ -116,6 +116,7 @@ def linear_clipped_sum(
     logit_gradients: LogitGradients,
     records: NDArray[np.int64],
     clip: Clip,
+    record_weights: Tensor | None = None,
 ) -> ClippedSum:
     """Return the sum of the clipped gradients of a linear model without autograd.
 
@@ -129,6 +130,8 @@ def linear_clipped_sum(
         logit_gradients: r from logits, rows × outputs, and the indices of their records.
         records: ascending indices of the records that were drawn.
         clip: how the gradient of a record is clipped.
+        record_weights: one per record, drawn or not, from 0 to 1, which multiplies its clipped
+            gradient; None is 1 for all.
 
     Returns:
         A `ClippedSum` of one gradient, "weight", columns × outputs in float64.
@@ -153,7 +156,10 @@ def linear_clipped_sum(
         norm = (length + _LOST) * (row_norms + _LOST)
         finite = torch.isfinite(norm) & (row_norms <= _LONGEST)
         # A factor alone may be too small for float32 where its product with r is not.
-        scaled = (r.double() * clip.factors(norm)[:, None]).to(r.dtype)
+        factors = clip.factors(norm)
+        if record_weights is not None:
+            factors = factors * bounded_weights(record_weights[torch.from_numpy(part)])
+        scaled = (r.double() * factors[:, None]).to(r.dtype)
         kept = torch.where(finite[:, None], scaled, 0.0)
         with full_precision(kept.device.type):
             total += rows.transposed_matmul(taken, kept)

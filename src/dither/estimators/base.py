@@ -4,17 +4,19 @@ The parameters are fields of dataclasses, so that ``__init__`` only stores them 
 their own without repeating the others.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
+from textwrap import fill
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
@@ -25,16 +27,20 @@ from dither.estimators.bounds import (
     target_scaling,
 )
 from dither.estimators.leaks import Leaks
+from dither.estimators.weights import class_factors, sample_factors
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.planning.search import MOST_SHARE
 from dither.schedules import parse
 from dither.training import TrainResult
 from dither.training.statement import statement
-from dither.types import PrivacyBound
+from dither.types import FloatArray, PrivacyBound
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _COUNT = Interval(Integral, 1, None, closed="left")
+_WEIGHTED = (
+    "Sample weights were given: each is taken to depend on its own record and public numbers alone."
+)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -52,6 +58,7 @@ class PrivateEstimator(BaseEstimator, ABC):
     noise: Any = None
     feature_bounds: Any = None
     feature_norm: float | None = None
+    max_weight: float = 1.0
     random_state: Any = None
     ledger: Any = None
     verbose: int = 0
@@ -68,11 +75,14 @@ class PrivateEstimator(BaseEstimator, ABC):
         "steps": [_COUNT, None],
         "batch_size": [_COUNT, None],
         "feature_norm": [_POSITIVE, None],
+        "max_weight": [_POSITIVE],
         "random_state": ["random_state"],
         "ledger": [Ledger, str, Path, None],
         "verbose": ["verbose"],
         # Of some estimators only:
         "classes": ["array-like", None],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+        "class_shares": [dict, "array-like", None],
         "hidden_layer_sizes": ["array-like"],
         "module": [nn.Module, callable],
         "compute": [_POSITIVE, str, None],
@@ -84,7 +94,8 @@ class PrivateEstimator(BaseEstimator, ABC):
     def privacy_statement(self) -> str:
         """Return the claim of the fit and its assumptions as text."""
         check_is_fitted(self, "privacy_")
-        return statement(self._result, leaks=self._leaks)
+        text = statement(self._result, leaks=self._leaks)
+        return f"{text}\n{fill(_WEIGHTED, 80)}" if self._is_weighted else text
 
     @abstractmethod
     def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
@@ -94,21 +105,36 @@ class PrivateEstimator(BaseEstimator, ABC):
         return parse(self.stepsizes) if isinstance(self.stepsizes, str) else self.stepsizes
 
     @abstractmethod
-    def _train(self, X: Any, targets: NDArray[Any], outputs: int, leaks: Leaks) -> None:
-        """Train on classes 0 … k−1, or on targets from −1 to 1."""
+    def _train(
+        self,
+        X: Any,
+        targets: NDArray[Any],
+        outputs: int,
+        leaks: Leaks,
+        weights: FloatArray | None,
+    ) -> None:
+        """Train on classes 0 … k−1, or on targets from −1 to 1, with weights from 0 to 1."""
 
     @property
     def _validation_options(self) -> dict[str, Any]:
         """Options of scikit-learn's `validate_data`."""
         return {"dtype": [np.float64, np.float32]}
 
-    def _validate_records(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """Return X and y, checked as scikit-learn does; numeric targets in double precision."""
+    def _validate_records(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, Any, FloatArray | None]:
+        """Return X, y and weights from 0 to 1, checked as scikit-learn does.
+
+        Numeric targets are in double precision.
+        """
         is_numeric = self._task == "regression"
         X, y = validate_data(
             self, X, y, y_numeric=is_numeric, ensure_min_samples=2, **self._validation_options
         )
-        return X, np.asarray(y, np.float64) if is_numeric else y
+        warn_of_delta(*public_sizes(X.shape[0], self.dataset_size, self.delta), stacklevel=4)
+        weights = sample_factors(X, sample_weight, self.max_weight)
+        self._is_weighted = weights is not None
+        return X, np.asarray(y, np.float64) if is_numeric else y, weights
 
     def _public_bounds(self, X: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
         """Return parameters that make the features' bounds public, if they must be."""
@@ -129,19 +155,26 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
     """The parameters of classifiers."""
 
     classes: Any = None
+    class_weight: Any = None
+    class_shares: Any = None
 
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train on private records, within the budget.
 
         Args:
             X: one record per row.
             y: one class per record.
+            sample_weight: one number per record, which must depend on that record and public
+                numbers alone; clipped to 0 … ``max_weight``.
         """
         self._validate_params()
         leaks = Leaks()
-        X, y = self._validate_records(X, y)
+        X, y, weights = self._validate_records(X, y, sample_weight)
         classes, numbers = encode_classes(y, self.classes, leaks)
-        self._train(X, numbers, self._outputs_per_record(classes.size), leaks)
+        factors = class_factors(self.class_weight, self.class_shares, self.classes, classes)
+        if factors is not None:
+            weights = factors[numbers] * (1.0 if weights is None else weights)
+        self._train(X, numbers, self._outputs_per_record(classes.size), leaks, weights)
         self.classes_ = classes
         return self
 
@@ -169,18 +202,20 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train on private records, within the budget.
 
         Args:
             X: one record per row.
             y: one number per record.
+            sample_weight: one number per record, which must depend on that record and public
+                numbers alone; clipped to 0 … ``max_weight``.
         """
         self._validate_params()
         leaks = Leaks()
-        X, y = self._validate_records(X, y)
+        X, y, weights = self._validate_records(X, y, sample_weight)
         targets = target_scaling(y, self.target_bounds, leaks)
-        self._train(X, targets.scale(y), 1, leaks)
+        self._train(X, targets.scale(y), 1, leaks, weights)
         self._store_targets(targets)
         return self
 
@@ -207,6 +242,22 @@ def public_sizes(records: int, dataset_size: int | None, delta: float | None) ->
     """Return n and δ: as given, or by default the number of records and 1/(10·n)."""
     n = records if dataset_size is None else int(dataset_size)
     return n, 0.1 / n if delta is None else float(delta)
+
+
+def warn_of_delta(dataset_size: int, delta: float, *, stacklevel: int) -> None:
+    """Warn if δ is not below 1/n.
+
+    Args:
+        dataset_size: n.
+        delta: δ.
+        stacklevel: as `warnings.warn` counts, from this function.
+    """
+    if delta * dataset_size >= 1.0:
+        warnings.warn(
+            f"delta = {delta:g} is not below 1/n = 1/{dataset_size:,}, so that publishing one "
+            f"record outright would be allowed: take {0.1 / dataset_size:.2g} or less",
+            stacklevel=stacklevel,
+        )
 
 
 def seed_of(random_state: Any) -> int | None:

@@ -67,7 +67,7 @@ def feature_scaling(
 
     Args:
         X: records × features.
-        feature_bounds: (lower, upper), numbers or one per feature.
+        feature_bounds: (lower, upper), numbers or one per feature, or column name → (lower, upper).
         feature_norm: the largest norm of a record.
         leaks: where to add that bounds were derived from the data.
         length: norm, in the units of training, of a record at all its bounds or of that norm.
@@ -111,11 +111,13 @@ def parse_bounds(
     Args:
         shape: what the arrays are broadcast to.
         names: of the features: labelled bounds, as pandas has them, are taken by name.
-        argument: the pair, by its name in error messages.
+        argument: the pair, or a mapping from names to pairs, by its name in error messages.
     """
     ((name, pair),) = argument.items()
+    if shape and hasattr(pair, "keys"):
+        return _bounds_by_column(name, pair, names)
     of_arrays = f" or of arrays of shape {shape}" if shape else ""
-    by_name = ": for bounds by column name give a pair of Series" if shape else ""
+    by_name = ": for bounds by column name give {column: (lower, upper), …}" if shape else ""
     try:
         first, second = pair
         lower, upper = (_parse_bound(bound, shape, names) for bound in (first, second))
@@ -209,6 +211,22 @@ def _parse_labels(classes: Any) -> NDArray[Any]:
             f"classes must be a list of labels, none of them missing, got {str(classes)[:80]}"
         )
     return labels
+
+
+def _bounds_by_column(name: str, bounds: Any, names: Any) -> tuple[FloatArray, FloatArray]:
+    if names is None:
+        raise InvalidValueError(
+            f"{name} must be a pair (lower, upper) for X without column names, got bounds by column"
+            ' name: fit on a data frame, or call set_output(transform="pandas") on earlier steps'
+        )
+    missing = [column for column in names if column not in bounds.keys()]  # noqa: SIM118
+    if missing:
+        raise InvalidValueError(
+            f"{name} must have bounds of all {len(names)} columns of X, got none of {missing[0]!r}"
+        )
+    pairs = [parse_bounds((), **{f"{name}[{column!r}]": bounds[column]}) for column in names]
+    lower, upper = np.array(pairs).T
+    return lower, upper
 
 
 def _parse_bound(bound: Any, shape: tuple[int, ...], names: Any) -> FloatArray:

@@ -1,34 +1,31 @@
 """What a fit derives from the private data without noise, and what it then claims.
 
-Bounds and classes that are not given are derived from the data. Features may have been scaled by
-statistics of the private records themselves: a scaler that was fitted on the records, in a pipeline
-or by hand, leaves columns that have mean 0 and variance 1 to rounding, or extremes that agree over
-all columns. Every rule asks for what data in their own units do not show, nor data scaled by
-constants: images divided by 255, one-hot columns, clipped values. A scaler that leaves no certain
-sign is not detected.
+Bounds and classes that are not given are derived from the data. Features may have been scaled by a
+scaler that was fitted on the private records, in a pipeline or by hand: then columns have mean 0
+and variance 1 to rounding, median 0 and quartiles at a distance of 1, or extremes that agree over
+all columns. Data in their own units do not show this, nor data that were scaled by constants,
+imputed with constants, encoded as one-hot columns or clipped. A scaler that leaves no certain sign
+is not detected.
 """
 
 import warnings
-from dataclasses import dataclass, replace
-from typing import Any, final
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.utils.sparsefuncs import mean_variance_axis, min_max_axis
 
 from dither.types import FloatArray, PrivacyBound
 from dither.validate import InvalidValueError
 
-_CHUNK, _SAMPLE = 4096, 1000
+_SAMPLE, _COLUMNS, _VALUES = 1000, 64, 2**24
+"""Records that show what kind of values a column has; the most columns and values to look at."""
+
 _ROUNDING = 1e-6
-_DISTINCT = 20
-_TIES = 0.05
+_DISTINCT, _TIES = 20, 0.05
 _EXTREMES, _SHARE = 8, 0.7
 """How many extremes one record alone must attain, and which share of all. Where public bounds cut
 off two records on average, one alone is left by chance for a quarter of the extremes."""
-
-_Mask = NDArray[np.bool_]
 
 
 class PrivacyLeakWarning(UserWarning):
@@ -56,7 +53,7 @@ class Leaks:
         self._remedies.append(remedy)
 
     def warn(self, *, stacklevel: int) -> None:
-        """Warn of every leak, at the line that called ``fit``.
+        """Warn once of all leaks, at the line that called ``fit``.
 
         `check_scaling` adds leaks of scaled features; `feature_scaling`, `target_scaling` and
         `encode_classes` in ``bounds.py`` add those of bounds and classes.
@@ -64,9 +61,10 @@ class Leaks:
         Args:
             stacklevel: as `warnings.warn` counts, from the caller of this method.
         """
-        for what, remedy in zip(self.descriptions, self._remedies, strict=True):
+        if self.descriptions:
             warnings.warn(
-                f"{what} without noise, so that no ε is proven: {remedy}",
+                f"{', and '.join(self.descriptions)} without noise, so that no ε is proven: "
+                f"{'; '.join(self._remedies)}",
                 PrivacyLeakWarning,
                 stacklevel=stacklevel + 1,
             )
@@ -106,140 +104,61 @@ def fitted_statistics(X: Any) -> str | None:
     """Return the statistics of these records that the columns were scaled by, if that is certain.
 
     Args:
-        X: records × features, dense with any number of axes, or sparse.
+        X: records × features, dense with any number of axes, or sparse in CSR format.
     """
-    X = X.reshape(len(X), -1) if isinstance(X, np.ndarray) else X
-    columns = _columns_of(X)
-    has_unit_variance = columns.has_unit_variance
-    if (has_unit_variance & (np.abs(columns.mean) <= _ROUNDING)).any():
-        return "means and variances"
-    if has_unit_variance.sum() >= max(2.0, columns.is_fractional.sum() / 2.0):
-        return "variances"
-    numeric = np.flatnonzero(columns.is_numeric)
-    if numeric.size < 2:
-        return None
-    if isinstance(X, np.ndarray) and _has_unit_quartiles(X, numeric):
-        return "medians and quartiles"
-    return _extreme_statistics(X, columns, numeric)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Columns:
-    """What one pass over the records shows of every column.
-
-    Attributes:
-        records: number of records.
-        mean: means.
-        variance: variances, divided by the number of records.
-        low: minima.
-        high: maxima.
-        is_fractional: whether a sample has a value with more than three decimals, as scaled data
-            have: counts, codes and rounded measurements have none.
-        is_numeric: whether the sample also has many distinct values.
-    """
-
-    records: int
-    mean: FloatArray
-    variance: FloatArray
-    low: FloatArray
-    high: FloatArray
-    is_fractional: _Mask
-    is_numeric: _Mask
-
-    @property
-    def has_unit_variance(self) -> _Mask:
-        """Whether columns have variance 1 to rounding, divided by n, or by n − 1 as in pandas."""
-        unbiased = self.variance * self.records / max(self.records - 1.0, 1.0)
-        is_unit = [np.abs(each - 1.0) <= _ROUNDING for each in (self.variance, unbiased)]
-        return np.asarray((is_unit[0] | is_unit[1]) & self.is_fractional)
-
-
-def _columns_of(X: Any) -> _Columns:
     n = X.shape[0]
-    kinds = _kinds_of_values(X[:: -(-n // _SAMPLE)])
-    if not isinstance(X, np.ndarray):
-        mean, variance = mean_variance_axis(X, axis=0)
-        low, high = min_max_axis(X, axis=0)
-        return _Columns(n, mean, variance, low, high, *kinds)
-    total, squares = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for start in range(0, n, _CHUNK):
-        part = X[start : start + _CHUNK].astype(np.float64)
-        total += part.sum(axis=0)
-        squares += np.einsum("ij,ij->j", part, part)
-    mean = total / n
-    # Exact enough for means near 0 and variances near 1; others do not matter.
-    return _Columns(n, mean, squares / n - mean**2, X.min(axis=0), X.max(axis=0), *kinds)
+    X = X.reshape(n, -1) if isinstance(X, np.ndarray) else X
+    step = -(-n // _SAMPLE)
+    sample = sparse.coo_array(X[::step])
+    # Scaled values have more than three decimals; counts, codes and rounded measurements have not.
+    thousandths = 1000.0 * sample.data.astype(np.float64)
+    columns = np.unique(sample.col[np.abs(thousandths - np.rint(thousandths)) > 0.01])
+    chosen = X[:, columns[: max(2, min(_COLUMNS, _VALUES // n))]]
+    values = chosen if isinstance(X, np.ndarray) else chosen.toarray()
+    variance = values.var(axis=0, dtype=np.float64)
+    # Divided by n, or by n − 1 as in pandas.
+    is_unit = (
+        np.minimum(np.abs(variance - 1.0), np.abs(variance * n / (n - 1.0) - 1.0)) <= _ROUNDING
+    )
+    if (is_unit & (np.abs(values.mean(axis=0, dtype=np.float64)) <= _ROUNDING)).any():
+        return "means and variances"
+    if is_unit.sum() >= max(2.0, is_unit.size / 2.0):
+        return "variances"
+    distinct = np.array([np.unique(column).size for column in values[::step].T])
+    numeric = values[:, distinct > _DISTINCT]
+    if numeric.shape[1] < 2:
+        return None
+    return "medians and quartiles" if _has_unit_quartiles(numeric) else _common_extremes(numeric)
 
 
-def _kinds_of_values(sample: Any) -> tuple[_Mask, _Mask]:
-    """Return which columns are fractional, and which of them numeric."""
-    entries = sparse.coo_array(sample)
-    order = np.lexsort((entries.data, entries.col))
-    column, value = entries.col[order], entries.data[order].astype(np.float64)
-    is_new = np.ones(column.size, bool)
-    is_new[1:] = (np.diff(column) != 0) | (np.diff(value) != 0.0)
-    distinct = np.bincount(column[is_new], minlength=sample.shape[1])
-    thousandths = 1000.0 * value
-    has_more = np.abs(thousandths - np.rint(thousandths)) > 0.01
-    is_fractional = np.bincount(column[has_more], minlength=sample.shape[1]) > 0
-    return is_fractional, is_fractional & (distinct > _DISTINCT)
-
-
-def _has_unit_quartiles(X: FloatArray, numeric: NDArray[np.intp]) -> bool:
-    """Return whether most numeric columns have median 0 and quartiles at a distance of 1."""
-    first, median, third = _quartiles(X[:: -(-len(X) // _SAMPLE), numeric])
-    is_candidate = (np.abs(median) < 0.2) & (np.abs(third - first - 1.0) < 0.4)
-    if is_candidate.sum() < max(2.0, numeric.size / 2.0):
-        return False
-    values = X[:, numeric[is_candidate]]
-    first, median, third = _quartiles(values)
-    is_unit = (np.abs(median) <= _ROUNDING) & (np.abs(third - first - 1.0) <= _ROUNDING)
+def _has_unit_quartiles(values: FloatArray) -> bool:
+    """Return whether most columns have median 0 and quartiles at a distance of 1."""
+    n, columns = values.shape
+    below, above = ((values < -_ROUNDING).sum(axis=0), (values > _ROUNDING).sum(axis=0))
     # Where many records are at the median, as at 0 in images, both can be so by themselves.
-    is_unit &= (np.abs(values) <= _ROUNDING).mean(axis=0) <= max(_TIES, 1.0 / len(X))
-    return bool(is_unit.sum() >= max(2.0, numeric.size / 2.0))
+    is_centred = (2 * np.maximum(below, above) <= n) & (n - below - above <= max(_TIES * n, 1.0))
+    first, third = np.percentile(values[:, is_centred], [25.0, 75.0], axis=0)
+    # Even levels from −1 to 1 have quartiles at ±½.
+    is_unit = (np.abs(third - first - 1.0) <= _ROUNDING) & (np.abs(third + first) > _ROUNDING)
+    return bool(is_unit.sum() >= max(2.0, columns / 2.0))
 
 
-def _quartiles(values: FloatArray) -> FloatArray:
-    return np.asarray(np.percentile(values, [25.0, 50.0, 75.0], axis=0))
-
-
-def _extreme_statistics(X: Any, columns: _Columns, numeric: NDArray[np.intp]) -> str | None:
-    """Return the extremes that all numeric columns have in common, if single records have them.
+def _common_extremes(values: FloatArray) -> str | None:
+    """Return the extremes that all columns have in common, if single records attain them.
 
     Values that were clipped to public bounds have extremes in common, too, but several records are
     there. One record alone at most of the extremes is what a fitted scaler leaves.
     """
-    low, high = columns.low[numeric], columns.high[numeric]
-    near = (1e-6 if X.dtype == np.float32 else 1e-12) * float(np.max(high - low))
-    has_same_range = bool(np.ptp(low) <= near and np.ptp(high) <= near)
-    has_same_size = bool((np.abs(np.maximum(high, -low) - 1.0) <= near).all())
+    low, high = values.min(axis=0), values.max(axis=0)
+    near = (1e-6 if values.dtype == np.float32 else 1e-12) * float(np.max(high - low))
+    has_same_range = np.ptp(low) <= near and np.ptp(high) <= near
+    has_same_size = (np.abs(np.maximum(high, -low) - 1.0) <= near).all()
     if not (has_same_range or has_same_size):
         return None
-    at_low, at_high = (_count_near(X, numeric, values, near) == 1 for values in (low, high))
-    if has_same_range and _are_most(np.concatenate([at_low, at_high])):
+    at_low, at_high = ((np.abs(values - each) <= near).sum(axis=0) == 1 for each in (low, high))
+    both, largest = np.concatenate([at_low, at_high]), np.where(high >= -low, at_high, at_low)
+    if has_same_range and both.sum() >= max(_EXTREMES, _SHARE * both.size):
         return "minima and maxima"
-    if has_same_size and _are_most(np.where(high >= -low, at_high, at_low)):
+    if has_same_size and largest.sum() >= max(_EXTREMES, _SHARE * largest.size):
         return "maximum absolute values"
     return None
-
-
-def _are_most(is_single: _Mask) -> bool:
-    return bool(is_single.sum() >= max(_EXTREMES, _SHARE * is_single.size))
-
-
-def _count_near(
-    X: Any, numeric: NDArray[np.intp], values: FloatArray, near: float
-) -> NDArray[np.intp]:
-    """Return how many records are at a given value, to rounding, in each numeric column."""
-    if isinstance(X, np.ndarray):
-        counts = np.zeros(numeric.size, np.intp)
-        for start in range(0, len(X), _CHUNK):
-            part = X[start : start + _CHUNK, numeric]
-            counts += (np.abs(part - values) <= near).sum(axis=0)
-        return counts
-    entries = sparse.coo_array(X)
-    wanted = np.full(X.shape[1], np.nan)
-    wanted[numeric] = values
-    is_near = np.abs(entries.data - wanted[entries.col]) <= near
-    return np.bincount(entries.col[is_near], minlength=X.shape[1])[numeric]

@@ -25,13 +25,13 @@ from dither.estimators.leaks import Leaks, check_scaling
 from dither.planning import Plan, ReactivePlan
 from dither.planning.reuse import plan_or_reuse
 from dither.schedules import Reactive
-from dither.training.linear import (
+from dither.training.linear import train_linear
+from dither.training.linear_losses import (
     LinearLoss,
     hinge_loss,
     logistic_loss,
     softmax_loss,
     squared_loss,
-    train_linear,
 )
 from dither.types import FloatArray
 
@@ -56,7 +56,14 @@ class _Linear(PrivateEstimator):
         scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)
         return np.asarray(scores + self.intercept_)
 
-    def _train(self, X: Any, targets: NDArray[Any], outputs: int, leaks: Leaks) -> None:
+    def _train(
+        self,
+        X: Any,
+        targets: NDArray[Any],
+        outputs: int,
+        leaks: Leaks,
+        weights: FloatArray | None,
+    ) -> None:
         scaling = feature_scaling(
             X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH,
             names=getattr(self, "feature_names_in_", None),
@@ -77,6 +84,7 @@ class _Linear(PrivateEstimator):
             seed=seed_of(self.random_state),
             ledger=self.ledger,
             progress=bool(self.verbose),
+            record_weights=None if weights is None else torch.from_numpy(weights),
         )
         self._scaling: FeatureScaling = scaling
         weight, bias = (p.detach().numpy().astype(np.float64) for p in result.model.parameters())
@@ -157,15 +165,25 @@ class PrivateLogisticRegression(_LinearClassifier):
             the units of training.
         noise: as `dither.plan` takes it; None is "optimal" for linear models, and the choice of
             `dither.recipe` for others.
-        feature_bounds: (lower, upper) of the features, from public knowledge: a pair of numbers, of
-            arrays, or of Series, which are matched by feature name if X has names. It is never a
-            list of one pair per feature: for two features ``[(0, 120), (1000, 200000)]`` is read as
-            lower bounds 0 and 120. Features are clipped to the bounds. Features whose bounds
-            include 0 are not shifted, the middle of the bounds of others becomes 0, and a record at
-            all its bounds has norm 2 in the units of training.
+        feature_bounds: bounds of the features, from public knowledge: a dict
+            ``{column: (lower, upper)}`` if X has column names, or a pair (lower, upper) of numbers,
+            of arrays, or of Series, which are matched by name. It is never a list of one pair per
+            feature: for two features ``[(0, 120), (1000, 200000)]`` is read as lower bounds 0 and
+            120. Features are clipped to the bounds. Features whose bounds include 0 are not
+            shifted, the middle of the bounds of others becomes 0, and a record at all its bounds
+            has norm 2 in the units of training.
         feature_norm: instead of bounds, the largest norm of a record; records are clipped to it.
             With neither, bounds are derived from the data, with a `PrivacyLeakWarning`.
+        max_weight: the public bound w_max of ``sample_weight``; weights are clipped to it.
         classes: all possible labels; None takes them from y with a `PrivacyLeakWarning`.
+        class_weight: label → public positive number, 1 for labels that are missing; or "balanced",
+            1/share of the class, for which ``class_shares`` must be given. The clipped gradient of
+            a record is multiplied by its weight, that of its class times its sample weight, over
+            the largest possible one, so that weights cost no ε but a signal that is weaker by the
+            mean of that factor. Probabilities are then those of the weighted population: with
+            "balanced", of one in which all classes are equally frequent.
+        class_shares: public shares of the classes, label → share or in the order of ``classes``,
+            which add up to 1 within 1 %.
         random_state: None for randomness from the operating system. A seed is for tests: who knows
             it can remove the noise.
         ledger: a `dither.ledger.Ledger` or its path, where the cost is recorded.

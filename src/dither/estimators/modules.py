@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dither.estimators.bounds import FeatureScaling, feature_scaling
 from dither.estimators.leaks import Leaks, check_scaling
 from dither.planning import Plan, ReactivePlan
 from dither.training import Run, train
+from dither.training.losses import find_loss
 from dither.training.recipe import Recipe, recipe
 from dither.types import FloatArray
 from dither.validate import InvalidTypeError, InvalidValueError, count
@@ -42,7 +44,14 @@ class _ModuleEstimator(PrivateEstimator):
     def _validation_options(self) -> dict[str, Any]:
         return {**super()._validation_options, "allow_nd": not self._needs_bounds}
 
-    def _train(self, X: Any, targets: NDArray[Any], outputs: int, leaks: Leaks) -> None:
+    def _train(
+        self,
+        X: Any,
+        targets: NDArray[Any],
+        outputs: int,
+        leaks: Leaks,
+        weights: FloatArray | None,
+    ) -> None:
         scaling = self._feature_scaling(X, leaks)
         check_scaling(X, leaks)
         leaks.warn(stacklevel=3)
@@ -53,9 +62,9 @@ class _ModuleEstimator(PrivateEstimator):
         inputs = torch.from_numpy(scaling.scale(X)).to(dtype)
         result = train(
             copy.deepcopy(fresh),
-            (inputs, targets),
+            (inputs, targets if weights is None else (targets, weights)),
             **self._settings(),
-            loss=self._loss,
+            **_weighted_by_record(self._loss, is_weighted=weights is not None),
             seed=seed,
             run=Run(ledger=self.ledger),
             progress=bool(self.verbose),
@@ -117,6 +126,17 @@ class _ModuleEstimator(PrivateEstimator):
             inputs = torch.from_numpy(self._scaling.scale(X[start : start + _CHUNK])).to(dtype)
             parts.append(self.module_(inputs).reshape(len(inputs), -1))
         return torch.cat(parts).numpy().astype(np.float64)
+
+
+def _weighted_by_record(loss: str, *, is_weighted: bool) -> dict[str, Any]:
+    """Return arguments of `train` for targets, or for pairs of targets and weights."""
+    if not is_weighted:
+        return {"loss": loss}
+    per_record = find_loss(loss)
+    return {
+        "loss": lambda outputs, targets: per_record(outputs, targets[0]),
+        "record_weights": itemgetter(1),
+    }
 
 
 def _check_module(module: nn.Module, shape: tuple[int, ...], outputs: int) -> torch.dtype:

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dither.accounting.rdp import ORDERS, renyi_divergences, renyi_epsilon
 from dither.accounting.selection import TrialCount, selection_divergences
 from dither.clipping import ClippedSum
-from dither.estimators.base import PrivateEstimator, public_sizes, seed_of
+from dither.estimators.base import PrivateEstimator, public_sizes, seed_of, warn_of_delta
 from dither.estimators.leaks import Leaks, check_scaling
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source, Stream
@@ -34,8 +34,8 @@ _TOLERANCE = 0.01
 _EVALUATIONS = 30
 
 _OWN = (
-    "classes", "dataset_size", "delta", "epsilon", "feature_bounds", "feature_norm", "ledger",
-    "random_state", "target_bounds", "verbose",
+    "class_shares", "classes", "dataset_size", "delta", "epsilon", "feature_bounds",
+    "feature_norm", "ledger", "max_weight", "random_state", "target_bounds", "verbose",
 )  # fmt: skip
 """Parameters of the trials that a search does not search over."""
 
@@ -235,6 +235,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         )  # fmt: skip
         check_scaling(X, leaks)
         n, delta = public_sizes(X.shape[0], self.dataset_size, self.delta)
+        warn_of_delta(n, delta, stacklevel=3)
         expected_tests = min(max(1, round(self.test_size * n)), n - 1)
         names = getattr(self, "feature_names_in_", None)
         known = self.estimator._public_parameters(X, y, names, leaks)

@@ -4,13 +4,13 @@ from dither.training.distributed import Shard
 from dither.training.errors import RankLostError, StepError
 from dither.training.evaluation import Public
 from dither.training.history import Row
-from dither.training.linear import (
+from dither.training.linear import train_linear
+from dither.training.linear_losses import (
     LinearLoss,
     hinge_loss,
     logistic_loss,
     softmax_loss,
     squared_loss,
-    train_linear,
 )
 from dither.training.loop import TrainResult, train
 from dither.training.make_private import make_private

@@ -9,20 +9,18 @@ rare from the first step on.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
 from dither import validate
-from dither.clipping.batch import Loss
-from dither.clipping.clip import Clip
+from dither.clipping.batch import Loss, check_weights
+from dither.clipping.clip import Clip, bounded_weights
 from dither.clipping.linear import DenseRows, LogitGradients, Rows, SparseRows, linear_clipped_sum
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
@@ -36,6 +34,7 @@ from dither.training.averaging import Weighting, find_averaging
 from dither.training.distributed import check_single_process
 from dither.training.evaluation import Public, check_public, measure
 from dither.training.history import Row
+from dither.training.linear_losses import LinearLoss
 from dither.training.loop import TrainResult
 from dither.training.losses import find_loss
 from dither.training.records import warn_of_dataset_size
@@ -46,22 +45,6 @@ _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
 
 _SHARES = {"records": 0.33, "norms": 0.07, "targets": 0.6}
 """Of the squared norm of what a record adds to the means."""
-
-
-@dataclass(frozen=True, eq=False)
-class LinearLoss:
-    """A loss of linear scores.
-
-    Attributes:
-        gradients: the derivative of the loss with respect to the scores, as `linear_clipped_sum`
-            takes it.
-        targets: records × columns of norm at most 1, whose mean may be released; None for none.
-        intercept: from the mean of the targets and the noise in it to the best constant scores.
-    """
-
-    gradients: LogitGradients
-    targets: Tensor | None = None
-    intercept: Callable[[Tensor, float], Tensor] = lambda mean, _: mean
 
 
 def train_linear(
@@ -80,6 +63,7 @@ def train_linear(
     seed: int | None = None,
     ledger: Ledger | str | Path | None = None,
     progress: bool = False,
+    record_weights: Tensor | None = None,
 ) -> TrainResult:
     """Train a linear model from zero.
 
@@ -105,6 +89,8 @@ def train_linear(
         seed: as `make_private` takes it.
         ledger: as `make_private` takes it.
         progress: whether to show a progress bar.
+        record_weights: one per record, from 0 to 1, which multiplies its clipped gradient and
+            depends on that record and public numbers alone; None is 1 for all.
 
     Returns:
         A `TrainResult` whose model is a `torch.nn.Linear` for the features as they were given.
@@ -113,6 +99,7 @@ def train_linear(
         >>> import dither
         >>> x = torch.randn(100, 3)
         >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
+        >>> from dither.training import LinearLoss
         >>> loss = LinearLoss(lambda scores, i: scores - x[i][:, :1])
         >>> result = train_linear(x, loss, plan, outputs=1)
         >>> result.steps, result.bound.epsilon <= 3.0, result.model.weight.shape
@@ -128,6 +115,8 @@ def train_linear(
     weighting = find_averaging(averaging)
     measured, criterion = check_public(evaluate, features), find_loss(loss)
     warn_of_dataset_size(plan, features.shape[0], stacklevel=3)
+    if record_weights is not None:
+        check_weights(record_weights, features.shape[0])
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
     model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), list[Row]()
     if measured is not None:
@@ -135,12 +124,16 @@ def train_linear(
     with Progress("training", plan.steps, shown=progress) as bar:
         run = _Steps(plan, features.shape[0], seed, ledger, bar)
         try:
-            mean, scale, intercept = _moments(features, linear_loss, run, standardizing)
+            mean, scale, intercept = _moments(
+                features, linear_loss, record_weights, run, standardizing
+            )
             rows = _rows(features, mean, scale, constant)
             start = torch.zeros(rows.columns, outputs, dtype=dtype)
             start[-1] = intercept / constant
             gradients = linear_loss.gradients
-            for weight in _descent(rows, start, gradients, run, momentum, weighting):
+            for weight in _descent(
+                rows, start, gradients, run, momentum, weighting, record_weights
+            ):
                 is_last = run.state.noise_multiplier is None
                 if not is_last and (measured is None or run.state.steps % every):
                     continue
@@ -193,7 +186,12 @@ class _Steps:
         self.noise_multiplier = self.stepsize = float("nan")
 
     def release(
-        self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients, clip: Clip
+        self,
+        rows: Rows,
+        weight: Tensor,
+        logit_gradients: LogitGradients,
+        clip: Clip,
+        record_weights: Tensor | None = None,
     ) -> Tensor:
         """Return what the next step releases; `stepsize` is then the step's."""
         t, z = self.state.steps, self.state.noise_multiplier
@@ -201,7 +199,7 @@ class _Steps:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
         self.account.begin(t, z)
         records = self._sampler.draw(len(rows), self._source.stream("sampling", t))
-        clipped = linear_clipped_sum(rows, weight, logit_gradients, records, clip)
+        clipped = linear_clipped_sum(rows, weight, logit_gradients, records, clip, record_weights)
         self.account.finish(t, z)
         self.state.spend()
         m = self.plan.batch_size
@@ -222,7 +220,7 @@ class _Steps:
 
 
 def _moments(
-    features: Any, loss: LinearLoss, run: _Steps, steps: int
+    features: Any, loss: LinearLoss, record_weights: Tensor | None, run: _Steps, steps: int
 ) -> tuple[Tensor, float, Tensor | float]:
     """Return the mean of the records, their root mean square distance from it, and an intercept.
 
@@ -244,7 +242,8 @@ def _moments(
     if is_dense:
         blocks["records"] = features / 2.0
     if loss.targets is not None:
-        blocks["targets"] = loss.targets
+        weights = 1.0 if record_weights is None else bounded_weights(record_weights)[:, None]
+        blocks["targets"] = (loss.targets * weights).float()
     means, noise = _means_of(blocks, run, steps)
     found = 4.0 * float(means["norms"])
     if is_dense:
@@ -303,98 +302,14 @@ def _descent(
     run: _Steps,
     momentum: float,
     weighting: Weighting,
+    record_weights: Tensor | None,
 ) -> Iterator[Tensor]:
     """Take the steps that are left, and yield the average after each."""
     weight, clip = start.clone(), Clip(run.plan.clip_norm, run.plan.clipping)
     velocity, average = torch.zeros_like(weight), weight.clone()
     while run.state.noise_multiplier is not None:
-        released = run.release(rows, weight, logit_gradients, clip)
+        released = run.release(rows, weight, logit_gradients, clip, record_weights)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
         weight -= run.stepsize * velocity
         average.lerp_(weight, weighting(run.state.steps, run.plan.steps))
         yield average
-
-
-def log_shares(mean: Tensor, noise: float) -> Tensor:
-    """Return the logarithms of class shares; one within the noise counts as the noise.
-
-    Example:
-        >>> log_shares(torch.tensor([0.5, -0.1]), 0.5).exp()
-        tensor([0.5000, 0.5000])
-    """
-    shares = mean.clamp(min=max(noise, 1e-6))
-    return (shares / shares.sum()).log()
-
-
-def softmax_loss(classes: NDArray[np.int64], outputs: int) -> LinearLoss:
-    """Return the cross-entropy of classes 0 … k−1, with one score per class.
-
-    Example:
-        >>> loss = softmax_loss(np.array([0]), 2)
-        >>> loss.gradients(torch.zeros(1, 2), np.array([0]))
-        tensor([[-0.5000,  0.5000]])
-    """
-    targets = torch.from_numpy(classes)
-
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        r = torch.softmax(scores, dim=1)
-        r[torch.arange(len(r)), targets[torch.from_numpy(records)]] -= 1.0
-        return r
-
-    def intercept(mean: Tensor, noise: float) -> Tensor:
-        logs = log_shares(mean, noise)
-        return logs - logs.mean()
-
-    return LinearLoss(gradients, torch.nn.functional.one_hot(targets, outputs).float(), intercept)
-
-
-def logistic_loss(classes: NDArray[np.int64]) -> LinearLoss:
-    """Return the cross-entropy of two classes, 0 and 1, with one logit.
-
-    Example:
-        >>> loss = logistic_loss(np.array([1]))
-        >>> loss.gradients(torch.zeros(1, 1), np.array([0]))
-        tensor([[-0.5000]])
-    """
-    targets = torch.from_numpy(classes)
-
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        return torch.sigmoid(scores) - targets[torch.from_numpy(records), None]
-
-    def intercept(mean: Tensor, noise: float) -> Tensor:
-        return log_shares(mean, noise).diff()
-
-    return LinearLoss(gradients, torch.nn.functional.one_hot(targets, 2).float(), intercept)
-
-
-def hinge_loss(signs: NDArray[np.float64]) -> LinearLoss:
-    """Return the smoothed hinge loss of targets ±1, one per score.
-
-    The loss of a margin u is 0 above 3⁄2, 1 − u below ½, and (3⁄2 − u)²/2 between.
-
-    Example:
-        >>> hinge_loss(np.array([[1.0]])).gradients(torch.zeros(1, 1), np.array([0]))
-        tensor([[-1.]])
-    """
-    targets = torch.from_numpy(signs)
-
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        y = targets[torch.from_numpy(records)].to(scores.dtype)
-        return (1.5 - y * scores).clamp_(0.0, 1.0).mul_(-y)
-
-    return LinearLoss(gradients)
-
-
-def squared_loss(values: NDArray[np.float64]) -> LinearLoss:
-    """Return half the squared difference to one target per record, from −1 to 1.
-
-    Example:
-        >>> squared_loss(np.array([1.0])).gradients(torch.zeros(1, 1), np.array([0]))
-        tensor([[-1.]])
-    """
-    targets = torch.from_numpy(values)[:, None]
-
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        return scores - targets[torch.from_numpy(records)].to(scores.dtype)
-
-    return LinearLoss(gradients, targets.float())

@@ -23,7 +23,7 @@ from dither.training.averaging import Average
 from dither.training.distributed import Ranks, check_rank_zero_has, check_same
 from dither.training.evaluation import Public, check_public, measure
 from dither.training.history import History, Row, finite
-from dither.training.losses import PerRecordLoss, find_loss
+from dither.training.losses import PerRecordLoss, RecordWeights, find_loss, weigh
 from dither.training.make_private import join
 from dither.training.recipe import Recipe
 from dither.training.resolve import resolve
@@ -90,6 +90,7 @@ def train(
     seed: int | None = None,
     workers: int = 0,
     augment: Augment | None = None,
+    record_weights: RecordWeights | None = None,
     **settings: Unpack[Settings],
 ) -> TrainResult:
     """Train a model privately, from a budget or a plan, and data of (inputs, …, targets).
@@ -123,6 +124,9 @@ def train(
         seed: as `make_private` takes it.
         workers: as `make_private` takes it.
         augment: as `make_private` takes it.
+        record_weights: a function from targets to one number per record, from 0 to 1, which
+            multiplies its clipped gradient; None is 1 for all. A record's weight must depend on
+            that record and public numbers alone.
         settings: instead of a plan, what `dither.recipe` takes: ``epsilon``, and any setting that
             it shall not choose. Without ``dataset_size`` the number of records in the data is
             taken as public, and the privacy statement says so.
@@ -175,7 +179,7 @@ def train(
 
     def take_step(batch: Any) -> None:
         for part in private.microbatches(batch, microbatch_size):
-            private.backward(per_record(private.model, part))
+            private.backward(per_record(private.model, part), weigh(record_weights, part))
         private.optimizer.step()
         private.optimizer.zero_grad()
         bar.update(private.step, lambda: _epsilon_text(private.spent().epsilon))

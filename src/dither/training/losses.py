@@ -7,10 +7,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.clipping.batch import Loss, check_losses, count_records, forward, slice_rows
+from dither.clipping.batch import (
+    Loss,
+    check_losses,
+    check_weights,
+    count_records,
+    forward,
+    slice_rows,
+)
 from dither.training.evaluation import arguments_of
 from dither.training.records import check_pair
 from dither.validate import InvalidTypeError, InvalidValueError, choice
+
+RecordWeights = Callable[[Any], Tensor]
+"""From targets to one weight per record."""
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -80,23 +90,37 @@ class PerRecordLoss:
         outputs = forward(model, arguments_of(inputs))
         losses = check_losses(self._loss(outputs, targets), count_records(targets=targets), "loss")
         if not self._is_checked and len(losses) > 1:
-            self._check(losses.detach(), outputs, targets)
+            check_halves(self._loss, (outputs, targets), losses.detach(), "loss")
             self._is_checked = int(torch.isfinite(losses).sum()) > 1  # else a total hides in NaN
         return losses
 
-    def _check(self, losses: Tensor, outputs: object, targets: object) -> None:
-        """Raise if the losses of a half of the batch are not those of the complete batch."""
-        records = len(losses)
-        for rows in (slice(0, (records + 1) // 2), slice((records + 1) // 2, records)):
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                half = self._loss(*slice_rows((outputs, targets), rows, records))
-            if not _are_close(losses[rows], half):
-                raise InvalidValueError(
-                    "loss must give every record its own value, whatever the other records are, "
-                    "but it gives others for a half of the batch: divide by constants or by what "
-                    "belongs to the record, never by the number of records, tokens or weights in "
-                    "the batch"
-                )
+
+def weigh(record_weights: RecordWeights | None, batch: Any) -> Tensor | None:
+    """Return the weights of the records of a batch; raise if they depend on other records."""
+    if record_weights is None:
+        return None
+    targets = check_pair(batch)[-1]
+    weights = check_weights(record_weights(targets), count_records(targets=targets))
+    if len(weights) > 1:
+        check_halves(record_weights, (targets,), weights, "record_weights")
+    return weights
+
+
+def check_halves(
+    function: Callable[..., Tensor], arguments: tuple[Any, ...], values: Tensor, name: str
+) -> None:
+    """Raise if the values of a half of the batch are not those of the complete batch."""
+    records = len(values)
+    for rows in (slice(0, (records + 1) // 2), slice((records + 1) // 2, records)):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            half = function(*slice_rows(arguments, rows, records))
+        if not _are_close(values[rows], half):
+            raise InvalidValueError(
+                f"{name} must give every record its own value, whatever the other records are, "
+                "but it gives others for a half of the batch: divide by constants or by what "
+                "belongs to the record, never by the number of records, tokens or weights in "
+                "the batch"
+            )
 
 
 def _are_close(one: Tensor, two: Tensor) -> bool:

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.clipping.batch import check_losses, map_tensors, slice_rows, tensors, trainable
+from dither.clipping.batch import (
+    check_losses,
+    check_weights,
+    map_tensors,
+    slice_rows,
+    tensors,
+    trainable,
+)
 from dither.clipping.clip import Clip, ClippedSum
 from dither.clipping.engine import clip_recording
 from dither.clipping.layers import check_layers
@@ -157,11 +164,13 @@ class Private:
             self._record(step, stop - start)
             yield part
 
-    def backward(self, losses: Tensor) -> None:
+    def backward(self, losses: Tensor, record_weights: Tensor | None = None) -> None:
         """Add the clipped gradients of a batch, or of a microbatch, to the step's sum.
 
         Args:
             losses: one per record, from calls of the model with the batch.
+            record_weights: one per record, from 0 to 1, which multiplies its clipped gradient and
+                depends on that record and public numbers alone; None is 1 for all.
         """
         step, recording = self._step, self._recording
         if step is None:
@@ -175,6 +184,8 @@ class Private:
                 "batch or microbatch, then private.optimizer.step()"
             )
         check_losses(losses, step.expected * step.multiplicity)
+        if record_weights is not None:
+            check_weights(record_weights, len(losses))
         if losses is self._last_losses():
             raise StepError(
                 "private.backward(losses) got the losses of an earlier batch or microbatch: compute"
@@ -182,7 +193,7 @@ class Private:
             )
         self._stop_recording()  # what is computed again in the backward pass is no call
         clip = Clip(self.plan.clip_norm, self.plan.clipping)
-        clipped = clip_recording(recording, losses, clip, step.multiplicity)
+        clipped = clip_recording(recording, losses, clip, step.multiplicity, record_weights)
         for name, part in clipped.gradients.items() if step.drawn else ():
             step.sums[name] = step.sums[name].add_(part) if name in step.sums else part.double()
         step.received += step.expected

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import Any
+from typing import Any, Protocol
 
 from dither.clipping.clip import STABILIZER
 from dither.planning import Plan, ReactivePlan
@@ -13,6 +13,7 @@ from dither.training.loop import TrainResult
 from dither.training.private import Private
 from dither.training.recipe import Recipe
 from dither.types import PrivacyBound, Search, SpentSoFar, rounded
+from dither.validate import InvalidTypeError
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,16 @@ class RunFacts:
     factor: float | None = None
 
 
-def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
+class _Stated(Protocol):
+    def privacy_statement(self) -> str: ...
+
+
+def statement(run: TrainResult | Private | _Stated, *, leaks: Sequence[str] = ()) -> str:
     """Return the privacy statement of a training run, to publish with the model.
 
     Args:
-        run: the result of `train`, or the `Private` of a custom training loop.
+        run: the result of `train`, the `Private` of a custom training loop, or a fitted estimator
+            of `dither.estimators`, whose ``privacy_statement()`` this then is.
         leaks: what else was derived from the private data, each as a clause: "the classes were
             derived from the private data".
 
@@ -74,6 +80,13 @@ def statement(run: TrainResult | Private, *, leaks: Sequence[str] = ()) -> str:
         >>> print(statement(trained).splitlines()[0])
         NO privacy guarantee (ε = ∞): no noise was added.
     """
+    if not isinstance(run, TrainResult | Private):
+        if leaks or not hasattr(run, "privacy_statement"):
+            raise InvalidTypeError(
+                "run must be what train or make_private returns, or without leaks a private "
+                f"estimator, got {type(run).__name__}"
+            )
+        return run.privacy_statement()
     if isinstance(run, Private):
         facts = run.model, run.plan, run.spent(), run.step, (), run.seed
         run = TrainResult(*facts, factor=run.factor)
