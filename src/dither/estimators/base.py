@@ -84,7 +84,7 @@ class PrivateEstimator(BaseEstimator, ABC):
     def privacy_statement(self) -> str:
         """Return the claim of the fit and its assumptions as text."""
         check_is_fitted(self, "privacy_")
-        return statement(self._result, leaks=self._leaks)
+        return statement(self._result, leaks=self._leaks, is_counted=self.dataset_size is None)
 
     @abstractmethod
     def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
