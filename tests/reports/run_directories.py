@@ -51,17 +51,18 @@ def describe(directory: Path, classes: tuple[str, str] = ("no", "yes")) -> None:
         "evaluation.json": {
             "format": "dither-evaluation-1",
             "privacy": {"epsilon": 0.125, "delta": 1e-6},
-            "metrics": {
-                "accuracy": interval(0.914, 0.01), "auc": interval(0.758, 0.02),
-                "log_loss": interval(0.256, 0.01), "base_rate": interval(0.911, 0.0),
-                "base_rate_log_loss": interval(0.293, 0.0), "novel_score": 2.5,
-            },
+            "records": interval(2000.0, 40.0), "noise": 12.5, "is_seeded": False,
+            "accuracy": interval(0.914, 0.01), "auc": interval(0.758, 0.02),
+            "log_loss": interval(0.256, 0.01), "brier_score": interval(0.07, 0.01),
+            "base_log_loss": interval(0.293, 0.0), "r2": None,
+            "class_shares": [interval(0.9, 0.02), interval(0.1, 0.02)],
             "calibration": [
-                {"low": 0.0, "high": 0.2, "observed": interval(0.12, 0.01)},
+                {"low": 0.0, "high": 0.2, "predicted": 0.08, "observed": interval(0.12, 0.01)},
                 {"low": 0.2, "high": 0.6, "observed": interval(0.33, 0.05)},
+                {"low": 0.5, "high": 0.6, "observed": interval(0.5, 0.3)},
                 {"low": 0.6, "high": 1.0, "observed": None},
             ],
-            "confusion": [[1801.4, 20.2], [150.0, 28.9]],
+            "confusion_matrix": [[interval(0.8, 0.1), 0.1], [0.06, 0.04]],
             "classes": classes,
         },
     }  # fmt: skip

@@ -143,8 +143,8 @@ def test_the_first_page_is_one_sheet_of_paper(copy: Path, tmp_path: Path, browse
     page = browser.new_page()
     page.goto(path.as_uri())
     page.emulate_media(media="print")
-    printable = {"width": 680, "height": 1031}  # A4 without the margins of @page, at 96 per inch
-    page.set_viewport_size(printable)
+    # A4 without the margins of @page, at 96 per inch.
+    page.set_viewport_size({"width": 680, "height": 1031})
     assert page.evaluate("document.querySelector('.front').getBoundingClientRect().bottom") < 1031
     assert (
         page.evaluate("getComputedStyle(document.querySelector('.appendix')).breakBefore") == "page"

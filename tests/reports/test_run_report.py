@@ -214,31 +214,32 @@ def test_what_was_trained_on_what_for_which_purpose(tmp_path: Path) -> None:
     assert dict(what_of(run_report(run)).rows)["Target"] == "cost: 0 to 20,000"
 
 
-def test_a_paid_evaluation_is_beside_what_is_possible_without_a_model(copy: Path) -> None:
+def test_a_paid_evaluation_is_beside_the_base_rate(copy: Path) -> None:
     describe(copy)
     report = run_report(copy)
     (table, charts, public_table) = front_of(report)[-1].blocks
     assert isinstance(table, Table)
     assert table.rows == (
-        ("accuracy", "0.914", "0.904 to 0.924", "0.911"),
+        ("accuracy", "0.914", "0.904 to 0.924", "0.9"),
         ("AUC", "0.758", "0.738 to 0.778", "0.5"),
         ("log loss", "0.256", "0.246 to 0.266", "0.293"),
-        ("novel score", "2.5", "not recorded", ""),
+        ("Brier score", "0.07", "0.06 to 0.08", "0.09"),
     )
     assert isinstance(charts, Charts)
     (line, diagonal) = charts.charts[0].series
-    assert (line.x, line.y, line.low, line.high) == (
-        pytest.approx((10.0, 40.0)), pytest.approx((12.0, 33.0)),
-        pytest.approx((11.0, 28.0)), pytest.approx((13.0, 38.0)),
-    )  # fmt: skip
+    assert line.x == pytest.approx((8.0, 40.0))
+    assert line.y == pytest.approx((12.0, 33.0))
+    assert line.low == pytest.approx((11.0, 28.0))
+    assert line.high == pytest.approx((13.0, 38.0))
     assert diagonal.x == diagonal.y
     assert isinstance(public_table, Table)
     assert "ε = 0.125 at δ = 1e-06" in dict(odds(report))["Evaluation"]
-    assert "('no', '1,801', '20')" in text_of(report)
+    assert "('no', '0.8', '0.1')" in text_of(report)
+    assert "('records', '2,000', '1,960 to 2,040', '')" in text_of(report)
 
 
 @pytest.mark.parametrize("content", ["{}", '{"metrics": null, "calibration": [], "classes": ["a"]}',
-    '{"confusion": [[1, 2]], "classes": ["a", "b"], "metrics": {"auc": NaN}, "privacy": {}}',
+    '{"confusion": [[1, 2]], "classes": ["a", "b"], "auc": {"value": NaN}, "privacy": {}}',
 ])  # fmt: skip
 def test_a_part_of_an_evaluation_that_is_missing_is_left_out(copy: Path, content: str) -> None:
     (copy / "evaluation.json").write_text(content, encoding="utf-8")
@@ -249,6 +250,17 @@ def test_a_part_of_an_evaluation_that_is_missing_is_left_out(copy: Path, content
     assert "Evaluation" not in dict(odds(report))
     assert to_html(report)
     json.loads(to_json(report), parse_constant=pytest.fail)
+
+
+def test_metrics_of_an_evaluation_may_be_in_a_part_of_their_own(copy: Path) -> None:
+    metrics = {"accuracy": {"value": 0.9}, "base_rate": {"value": 0.2}}
+    content = {"metrics": metrics, "is_seeded": True, "privacy": {"epsilon": 1.0}}
+    (copy / "evaluation.json").write_text(json.dumps(content), encoding="utf-8")
+    report = run_report(copy)
+    assert report.evaluation is not None
+    assert [*report.evaluation.metrics] == ["accuracy"]
+    assert report.evaluation.base_rates["accuracy"] == 0.8
+    assert "SEEDED" in dict(odds(report))["Evaluation"]
 
 
 @pytest.mark.parametrize("name", ["schema.json", "model.json", "evaluation.json"])

@@ -14,6 +14,7 @@ from dither.reports.document import (
     Section,
     Table,
     charts_of,
+    metrics_table,
     minute,
     sections,
 )
@@ -90,12 +91,14 @@ def _training(report: RunReport) -> Iterator[Block]:
 
 def _measured(report: RunReport) -> Iterator[Block]:
     evaluation = report.evaluation
+    if evaluation is not None:
+        yield from metrics_table(evaluation, is_first=False)
     if evaluation is not None and evaluation.confusion:
         yield Table(
-            "Confusion matrix: noisy counts of private records",
+            "Confusion matrix of private records, with noise",
             ("true class", *(f"predicted {name}" for name in evaluation.classes)),
             tuple(
-                (name, *(f"{count:,.0f}" for count in row))
+                (name, *(f"{value:.4g}" for value in row))
                 for name, row in zip(evaluation.classes, evaluation.confusion, strict=True)
             ),
         )

@@ -182,7 +182,7 @@ def _calibration(files: RunFiles) -> Chart | None:
     bins = () if files.evaluation is None else files.evaluation.calibration
     if len(bins) < 2:
         return None
-    x = tuple(50.0 * (each.low + each.high) for each in bins)
+    x = tuple(100.0 * each.predicted for each in bins)
     observed = [each.observed for each in bins]
     line = Series(
         "this model",

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from typing import TypeAlias, final
 
 from dither.reports.charts import Chart
-from dither.reports.model_files import Estimate, Schema
+from dither.reports.model_files import PaidEvaluation, Schema
 from dither.reports.report import RunReport
 from dither.reports.text import not_covered, odds, reading
 
 UNKNOWN = "not recorded"
-_METRICS = {  # title, and what a model that knows nothing gets: a metric's name, or a number
-    "accuracy": ("accuracy", "base_rate"),
-    "auc": ("AUC", "0.5"),
-    "log_loss": ("log loss", "base_rate_log_loss"),
-    "brier": ("Brier score", "base_rate_brier"),
-    "rmse": ("root mean squared error", "base_rate_rmse"),
-    "mae": ("mean absolute error", "base_rate_mae"),
-    "r2": ("R²", "0"),
+_METRICS = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "log_loss": "log loss",
+    "brier_score": "Brier score",
+    "rmse": "root mean squared error",
+    "mae": "mean absolute error",
+    "r2": "R²",
 }
 
 
@@ -154,11 +154,7 @@ def _not_covered(report: RunReport) -> Iterator[Block]:
 def _quality(report: RunReport) -> Iterator[Block]:
     evaluation = report.evaluation
     if evaluation is not None:
-        yield Table(
-            "On private records, with noise, which the intervals include",
-            ("measure", "value", "95 % interval", "without a model"),
-            tuple(_metric_rows(evaluation.metrics)),
-        )
+        yield from metrics_table(evaluation, is_first=True)
         yield from charts_of(report, "calibration")
     if report.metrics:
         yield Table(
@@ -173,20 +169,28 @@ def _quality(report: RunReport) -> Iterator[Block]:
         )
 
 
-def _metric_rows(metrics: dict[str, Estimate]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each metric; a base rate is in the row of what it is compared with."""
-    shown = [name for name in _METRICS if name in metrics]
-    bases = {_METRICS[name][1] for name in shown}
-    shown += [name for name in metrics if name not in {*shown, *bases}]
-    for name in shown:
-        title, base = _METRICS.get(name, (name.replace("_", " "), "base"))
-        found = metrics[name]
-        interval = UNKNOWN
-        if found.low is not None and found.high is not None:
-            interval = f"{found.low:.4g} to {found.high:.4g}"
-        without = f"{metrics[base].value:.4g}" if base in metrics else base
-        is_known = base in metrics or not base.startswith("base")
-        yield title, f"{found.value:.4g}", interval, without if is_known else ""
+def metrics_table(evaluation: PaidEvaluation, *, is_first: bool) -> Iterator[Block]:
+    """Yield a table of the usual metrics, for the first page, or of the others."""
+    found, bases = evaluation.metrics, evaluation.base_rates
+    names = [name for name in (_METRICS if is_first else found) if name in found]
+    rows = []
+    for name in names if is_first else [name for name in names if name not in _METRICS]:
+        each, interval = found[name], UNKNOWN
+        if each.low is not None and each.high is not None:
+            interval = f"{_short(each.low)} to {_short(each.high)}"
+        base = _short(bases[name]) if name in bases else ""
+        title = _METRICS.get(name, name.replace("_", " "))
+        rows.append((title, _short(each.value), interval, base))
+    if rows:
+        yield Table(
+            "On private records, with noise, which the intervals include",
+            ("measure", "value", "95 % interval", "base rate"),
+            tuple(rows),
+        )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000.0 else f"{value:.3g}"
 
 
 def _state(report: RunReport) -> str:

@@ -149,11 +149,13 @@ def _conditions(report: RunReport, bound: PrivacyBound) -> Iterator[tuple[str, s
             f"δ = {rounded(ledger['delta'], 3)}, for a record that is in all of them.",
         )
     if evaluation is not None and evaluation.epsilon is not None:
+        seeded = " SEEDED: its noise can be computed and subtracted."
         delta = "" if evaluation.delta is None else f" at δ = {rounded(evaluation.delta, 3)}"
         yield (
             "Evaluation",
             f"It costs ε = {rounded(evaluation.epsilon, 4)}{delta} for each record in it: the sum "
-            "for a record in both, the larger for a record in one part of a random split.",
+            "for a record in both, the larger for a record in one part of a random split."
+            f"{seeded if evaluation.is_seeded else ''}",
         )
 
 
