@@ -37,13 +37,16 @@ def main() -> None:
 
 def report(browser: Browser, place: Path) -> None:
     """Take the pictures of the report of a run with the default settings."""
-    for command in (["train", "--run-dir"], ["audit", "--run-dir"], ["report"]):
+    train = ["train", "--purpose", "Read handwritten digits", "--run-dir"]
+    for command in (train, ["audit", "--run-dir"], ["report"]):
         subprocess.run([*DITHER, *command, "run1"], cwd=place, check=True)  # noqa: S603 - our own
     address = (place / "run1/report.html").as_uri()
     shoot(browser, address, "report-1280-light.png", width=1280)
     shoot(browser, address, "report-400-dark.png", width=400)
-    page = browser.new_page(viewport={"width": 1280, "height": 1500})
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
+    bottom = page.evaluate("document.querySelector('.front').getBoundingClientRect().bottom")
+    page.set_viewport_size({"width": 1280, "height": round(bottom) + 16})
     page.screenshot(path=IMAGES / "report.png")
 
 

@@ -32,8 +32,10 @@ def test_from_data_of_ones_own_to_a_report(capsys: pytest.CaptureFixture[str]) -
     assert {path.name for path in Path("run1").iterdir()} == {*before, "report.html"}
     text = Path("run1/report.html").read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>")
-    assert "NOT PROVEN unless public: at most ε = " in text
-    assert "NOT PROVEN: the number of records was derived from the private data" in text
+    assert text.count("NOT PROVEN") == 1
+    assert "NOT PROVEN: the set of classes taken from the private data" in text
+    assert "--classes A,B,…" in text
+    assert "<dt>Data</dt><dd>own.csv, 60 records</dd>" in text
     assert str(Path.cwd()) not in text
     assert main(["report", "run1"]) == 0
 
@@ -42,15 +44,22 @@ def test_what_is_public_is_given_and_not_read_off(capsys: pytest.CaptureFixture[
     own = ["--data", "own.csv", "--label", "y", "--batch-size", "20"]
     assert main([*TRAIN, *own, "--run-dir", "run1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert said.endswith(
-        "NOT PROVEN: the number of records and the set of classes derived from the private data"
-    )
-    given = ["--dataset-size", "64", "--classes", "0,1,2", "--run-dir", "run2"]
-    assert main([*TRAIN, *own, *given]) == 0
-    assert "NOT PROVEN" not in capsys.readouterr().out
-    assert main(["report", "run2"]) == 0
-    text = Path("run2/report.html").read_text(encoding="utf-8")
-    assert "NOT PROVEN" not in text
+    assert "NOT PROVEN: the set of classes derived from the private data" in said
+    counted = "the number of records, n = 60, counted in the data"
+    for name, more, n in (
+        ("run2", ["--purpose", "Plan beds"], counted),
+        ("run3", ["--dataset-size", "64"], "the number of records, n = 64"),
+    ):
+        assert main([*TRAIN, *own, "--classes", "0,1,2", *more, "--run-dir", name]) == 0
+        said = capsys.readouterr().out
+        assert "NOT PROVEN" not in said
+        assert (counted in said) == (n == counted)
+        assert main(["report", name, "-o", f"{name}.json"]) == 0
+        found = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
+        assert found["claim"]["verdict"] == "proven"
+        assert found["odds"]["text"]["Taken as public"] == f"{n}."
+        assert found["purpose"] == ("Plan beds" if name == "run2" else None)
+        assert "NOT PROVEN" not in json.dumps(found)
 
 
 def test_the_suffix_decides(capsys: pytest.CaptureFixture[str]) -> None:

@@ -236,8 +236,11 @@ def test_quiet_is_one_line_with_the_claim_and_what_was_measured(
     assert "accuracy" not in out
     out = run([*own(), "--quiet", "--public-test", "public.csv"], capsys)
     assert out.count("\n") == 1
-    measured = r", test accuracy [01]\.\d{4}, test loss \d+\.\d{4}; NOT PROVEN: [a-z ]+\n$"
+    measured = r", test accuracy [01]\.\d{4}, test loss \d+\.\d{4}; NOT PROVEN: the set of classes "
     assert re.search(measured, out)
+    assert out.endswith(
+        f"taken as public: the number of records, n = {RECORDS}, counted in the data\n"
+    )
 
 
 def test_a_picture_is_all_that_plot_writes(

@@ -138,7 +138,7 @@ def test_nothing_is_warned_of_if_all_is_public(digits: Table) -> None:
         warnings.simplefilter("error")
         model = PrivateLogisticRegression(steps=5, **PUBLIC).fit(*digits)
     text = " ".join(model.privacy_statement().split())
-    assert "the number of records, n = 1,797" in text
+    assert "the number of records, n = 1,797, counted in the data" in text
     assert "SEEDED" in text
     unseeded = clone(model).set_params(random_state=None).fit(*digits)
     assert "SEEDED" not in unseeded.privacy_statement()

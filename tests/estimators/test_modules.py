@@ -54,7 +54,7 @@ def test_the_recipe_chooses_and_what_is_given_stays(lengths: Table) -> None:
     assert model.plan_ == model.recipe_.plan()
     statement = " ".join(model.privacy_statement().split())
     assert "chosen by dither's recipe" in statement
-    assert f"n = {len(X)}, which is the number of records in the data" in statement
+    assert f"n = {len(X)}, counted in the data" in statement
 
 
 def test_a_share_of_the_budget_chooses_the_learning_rate(lengths: Table) -> None:

@@ -11,7 +11,8 @@ from tests.reports.run_directories import edit, reactive, text_of, trained
 from tests.training.loops import noisy_plan, quiet_plan
 
 from dither.reports import RunReport, run_report
-from dither.reports.text import headline
+from dither.reports.render import to_html
+from dither.reports.text import headline, odds, reading
 from dither.schedules import UnsafeRawAdaGradNorm
 
 AUDIT: dict[str, Any] = {
@@ -28,7 +29,7 @@ def check_not_confirmed(report: RunReport, words: str) -> None:
     assert report.claim.bound is None
     assert report.statement == []
     assert any(words in warning for warning in report.warnings), report.warnings
-    assert "differentially private" not in text_of(report).partition("Plan, noise")[0]
+    assert "differentially private" not in text_of(report)
 
 
 def epsilon(report: RunReport) -> float:
@@ -55,24 +56,40 @@ def test_raw_step_sizes_have_no_privacy(tmp_path: Path) -> None:
 
 
 def test_a_seeded_run_is_not_proven(tmp_path: Path) -> None:
-    trained(tmp_path / "run", seed=3, derived_from_private_data=("the number of records",))
+    trained(tmp_path / "run", seed=3, derived_from_private_data=("the set of classes",))
     report = run_report(tmp_path / "run")
     assert report.claim.verdict == "seeded"
     assert not report.claim.is_guarantee
     assert headline(report)[0].startswith("SEEDED: ")
-    assert report.statement[0].startswith("NOT PROVEN: the number of records was derived from")
+    assert report.statement[0].startswith("NOT PROVEN: the set of classes was derived from")
+    assert odds(report) == []
     edit(tmp_path / "run" / "result.json", seed=None)
     assert run_report(tmp_path / "run").claim.verdict == "seeded"
 
 
-def test_what_was_derived_from_private_data_is_a_condition(tmp_path: Path) -> None:
-    derived = ("the number of records", "the set of classes")
+@pytest.mark.parametrize(("derived", "remedy"), [
+    (("the set of classes",), "--classes A,B,…"),
+    (("the number of records", "the set of classes"), "--dataset-size N"),
+    (("bounds of columns",), "bounds in the schema"),
+    (("a vocabulary",), "public knowledge"),
+])  # fmt: skip
+def test_what_was_derived_is_a_condition_that_is_said_once(
+    tmp_path: Path, derived: tuple[str, ...], remedy: str
+) -> None:
     trained(tmp_path / "run", derived_from_private_data=derived)
     report = run_report(tmp_path / "run")
     assert report.claim.verdict == "conditional"
     title, text = headline(report)
-    assert title.startswith("NOT PROVEN unless public: at most ε = ")
-    assert text.startswith("Derived from the private data without noise: the number of records; ")
+    assert title.startswith(f"NOT PROVEN: {'; '.join(derived)} ")
+    assert remedy in text
+    page = to_html(report)
+    assert page.count("NOT PROVEN") == 1
+    assert "differentially private" not in page
+    # Every number below the claim is under its condition.
+    assert "As odds, if that is public" in page
+    assert reading(report).startswith("If that is public: an ε of ")
+    is_listed = "the set of classes" in page.replace(title, "")
+    assert is_listed == ("the set of classes" not in derived)
     assert report.statement[0].startswith("NOT PROVEN: ")
 
 
@@ -90,8 +107,10 @@ def test_an_estimate_is_not_proven(copy: Path) -> None:
     assert report.claim.verdict == "estimate"
     assert not report.claim.is_guarantee
     text = text_of(report)
+    assert text.count("NOT PROVEN") == 1
     assert "NOT PROVEN: about ε = " in text
-    assert "is (ε = " not in text
+    assert "differentially private" not in text
+    assert "guesses" not in text
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0 - 1e-9, 2.0])
@@ -192,7 +211,7 @@ def test_an_audit_that_refutes_comes_first(copy: Path) -> None:
     assert "An audit has refuted the claim" in report.warnings[0]
     assert headline(report)[0].startswith("REFUTED: ")
     text = text_of(report)
-    assert "An audit has refuted this statement" in text
+    assert "guesses" not in text
     assert "'REFUTED'" in text
 
 

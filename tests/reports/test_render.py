@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser
-from tests.reports.run_directories import public, trained
+from tests.reports.run_directories import describe, public, trained
 
 from dither.cli import main
 from dither.reports import RunReport, run_report, write_report
@@ -28,8 +28,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     trained(directory / "one", ledger=directory / "all.sqlite")
     trained(
         directory / "two", ledger=directory / "all.sqlite", evaluate=public(), averaging="ema",
-        derived_from_private_data=(EVIL,),
+        derived_from_private_data=(EVIL,), data=f"{EVIL}.csv", purpose=EVIL,
     )  # fmt: skip
+    describe(directory / "two", classes=("no", EVIL))
     assert (
         main(["audit", "--run-dir", str(directory / "two"), "--trials", "500", "--seed", "1"]) == 0
     )
@@ -84,7 +85,7 @@ def test_the_page_is_valid_and_loads_nothing(report: RunReport) -> None:
         "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
     }  # fmt: skip
     assert {chart.key for chart in report.charts} == {
-        "noise", "spending", "metric", "audit", "ledger"
+        "noise", "spending", "metric", "audit", "calibration"
     }  # fmt: skip
     assert page.tags >= {"svg", "figure", "figcaption", "table", "caption"}
 
@@ -133,6 +134,22 @@ _WIDE = """() => [...document.querySelectorAll('main *, header *')].filter(each 
     const box = each.getBoundingClientRect();
     return box.width > 0 && box.right > window.innerWidth + 0.5 && !each.closest('.scroll, thead');
 }).map(each => each.tagName)"""
+
+
+def test_the_first_page_is_one_sheet_of_paper(copy: Path, tmp_path: Path, browser: Browser) -> None:
+    """With everything that one run can have: schema, evaluation, and metrics on public data."""
+    describe(copy)
+    path = write_report(run_report(copy), tmp_path / "report.html")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.emulate_media(media="print")
+    # A4 without the margins of @page, at 96 per inch.
+    page.set_viewport_size({"width": 680, "height": 1031})
+    assert page.evaluate("document.querySelector('.front').getBoundingClientRect().bottom") < 1031
+    assert (
+        page.evaluate("getComputedStyle(document.querySelector('.appendix')).breakBefore") == "page"
+    )
+    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.reports.run_directories import edit, public, reactive, text_of, trained
+from tests.reports.run_directories import describe, edit, public, reactive, text_of, trained
 from tests.training.loops import RECORDS, data, model, noisy_plan
 
 import dither
 from dither.ledger import Ledger
 from dither.reports import run_report, statement
+from dither.reports.document import Charts, Table, front_of, what_of
 from dither.reports.render import to_html, to_json
-from dither.reports.text import headline
+from dither.reports.scale import DEPLOYMENTS, scale_svg
+from dither.reports.text import not_covered, odds
 from dither.schedules import AdaGradNorm
 from dither.training.statement import paragraphs
 from dither.types import SpentSoFar
@@ -32,7 +35,6 @@ def test_a_finished_run_has_the_bound_and_the_statement_of_the_result(tmp_path: 
     assert report.facts is not None
     assert " ".join(paragraphs(report.facts)) == " ".join(statement(result).split())
     assert report.metrics == result.metrics
-    assert report.iterate_metrics == result.history[-1].iterate_metrics
     assert {chart.key for chart in report.charts} == {
         "noise",
         "spending",
@@ -188,10 +190,122 @@ def test_runs_in_one_ledger_are_added_up(tmp_path: Path) -> None:
     ledger.close()
     assert report.claim.bound is not None
     assert report.ledger["epsilon"] > report.claim.bound.epsilon
-    assert "All 2 runs in the ledger together" in headline(report)[1]
+    assert "All 2 runs in the ledger together" in dict(odds(report))["All runs"]
+    assert "Other runs" not in not_covered(report)
     assert "the total is an odometer's" in text_of(report)
-    chart = next(chart for chart in report.charts if chart.key == "ledger")
-    assert chart.series[0].y[-1] == report.ledger["epsilon"]
+
+
+def test_what_was_trained_on_what_for_which_purpose(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained(run, data="patients.csv", purpose="beds")
+    assert dict(what_of(run_report(run)).rows).keys() == {"Data", "Purpose", "State"}
+    describe(run)
+    facts = dict(what_of(run_report(run)).rows)
+    assert facts.pop("State").startswith("Ended 2")
+    assert facts == {
+        "Data": f"patients.csv, {RECORDS} records",
+        "Columns": "2 number, 1 category, 1 ignored",
+        "Target": "readmitted: no or yes",
+        "Model": "PrivateGAMClassifier",
+        "Purpose": "beds",
+    }
+    bounds = {"column": "cost", "bounds": [0, 20000]}
+    (run / "schema.json").write_text(json.dumps({"target": bounds, "columns": {}}))
+    assert dict(what_of(run_report(run)).rows)["Target"] == "cost: 0 to 20,000"
+
+
+def test_a_paid_evaluation_is_beside_the_base_rate(copy: Path) -> None:
+    describe(copy)
+    report = run_report(copy)
+    (table, charts, public_table) = front_of(report)[-1].blocks
+    assert isinstance(table, Table)
+    assert table.rows == (
+        ("accuracy", "0.914", "0.904 to 0.924", "0.9"),
+        ("AUC", "0.758", "0.738 to 0.778", "0.5"),
+        ("log loss", "0.256", "0.246 to 0.266", "0.293"),
+        ("Brier score", "0.07", "0.06 to 0.08", "0.09"),
+    )
+    assert isinstance(charts, Charts)
+    (line, diagonal) = charts.charts[0].series
+    assert line.x == pytest.approx((8.0, 40.0))
+    assert line.y == pytest.approx((12.0, 33.0))
+    assert line.low == pytest.approx((11.0, 28.0))
+    assert line.high == pytest.approx((13.0, 38.0))
+    assert diagonal.x == diagonal.y
+    assert isinstance(public_table, Table)
+    assert "ε = 0.125 at δ = 1e-06" in dict(odds(report))["Evaluation"]
+    assert "('no', '0.8', '0.1')" in text_of(report)
+    assert "('records', '2,000', '1,960 to 2,040', '')" in text_of(report)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"metrics": null, "calibration": [], "classes": ["a"]}',
+    '{"confusion": [[1, 2]], "classes": ["a", "b"], "auc": {"value": NaN}, "privacy": {}}',
+])  # fmt: skip
+def test_a_part_of_an_evaluation_that_is_missing_is_left_out(copy: Path, content: str) -> None:
+    (copy / "evaluation.json").write_text(content, encoding="utf-8")
+    report = run_report(copy)
+    assert report.warnings == ()
+    assert report.evaluation is not None
+    assert (report.evaluation.metrics, report.evaluation.confusion) == ({}, ())
+    assert "Evaluation" not in dict(odds(report))
+    assert to_html(report)
+    json.loads(to_json(report), parse_constant=pytest.fail)
+
+
+def test_metrics_of_an_evaluation_may_be_in_a_part_of_their_own(copy: Path) -> None:
+    metrics = {"accuracy": {"value": 0.9}, "base_rate": {"value": 0.2}}
+    content = {"metrics": metrics, "is_seeded": True, "privacy": {"epsilon": 1.0}}
+    (copy / "evaluation.json").write_text(json.dumps(content), encoding="utf-8")
+    report = run_report(copy)
+    assert report.evaluation is not None
+    assert [*report.evaluation.metrics] == ["accuracy"]
+    assert report.evaluation.base_rates["accuracy"] == 0.8
+    assert "SEEDED" in dict(odds(report))["Evaluation"]
+
+
+@pytest.mark.parametrize("name", ["schema.json", "model.json", "evaluation.json"])
+def test_a_damaged_description_is_one_warning(copy: Path, name: str) -> None:
+    (copy / name).write_text("[]", encoding="utf-8")
+    report = run_report(copy)
+    assert report.warnings == (f"{name} is damaged, and is not used.",)
+    assert report.claim.verdict == "proven"
+
+
+def test_only_what_applies_is_listed_as_not_covered(tmp_path: Path) -> None:
+    always = {"Several rows of a person", "Groups", "Other channels"}
+    cases: dict[str, tuple[dict[str, Any], set[str]]] = {
+        "alone": ({}, {"Other runs"}),
+        "measured": ({"evaluate": public()}, {"Other runs", "Public test data"}),
+        "shared": ({"ledger": tmp_path / "all.sqlite"}, set()),
+    }
+    for name, (settings, more) in cases.items():
+        trained(tmp_path / name, **settings)
+        assert not_covered(run_report(tmp_path / name)).keys() == always | more
+    text = text_of(run_report(tmp_path / "alone"))
+    assert "--holdout 0.1 --evaluate-epsilon 0.1" in text
+    assert "--holdout" not in text_of(run_report(tmp_path / "measured"))
+
+
+def test_published_deployments_are_those_of_the_documentation() -> None:
+    page = Path(dither.__file__).parents[2] / "docs" / "epsilon.md"
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    for each in DEPLOYMENTS:
+        name, wanted = each.name.split()[0], {each.low, each.high}
+        numbers = " ".join(line.split("|")[2] for line in rows if name in line.split("|")[1])
+        assert wanted <= {float(text) for text in numbers.replace("to", " ").split()}
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 2.5, 400.0])
+def test_any_epsilon_is_in_its_place_on_the_scale(epsilon: float) -> None:
+    drawn = scale_svg(epsilon, "This run", "one record")
+    width = float(re.findall(r'viewBox="0 0 ([0-9.]+) ', drawn)[0])
+    marks = re.findall(r'<use xlink:href="[^"]*" x="([0-9.]+)" [^>]*?--line-([14])', drawn)
+    published = [float(x) for x, colour in marks if colour == "1"]
+    (mine,) = (float(x) for x, colour in marks if colour == "4")
+    lows = [math.log(each.low) for each in DEPLOYMENTS]
+    per_unit = (published[-1] - published[0]) / (lows[-1] - lows[0])
+    assert mine == pytest.approx(published[0] + (math.log(epsilon) - lows[0]) * per_unit, abs=0.01)
+    assert 0.0 < mine < width
 
 
 def test_a_large_delta_is_pointed_out(tmp_path: Path) -> None:
@@ -208,13 +322,14 @@ def test_reports_are_deterministic(finished: Path) -> None:
 def test_json_is_complete_and_finite(finished: Path) -> None:
     report = run_report(finished)
     found = json.loads(to_json(report), parse_constant=pytest.fail)
-    assert found["format"] == "dither-report-1"
+    assert found["format"] == "dither-report-2"
     assert report.claim.bound is not None
     assert found["claim"]["bound"]["epsilon"] == report.claim.bound.epsilon
     best = found["odds"]["best_guess"]
     e = math.exp(report.claim.bound.epsilon)
     assert best == pytest.approx((e + 1e-3) / (1.0 + e))
     assert len(found["statement"]) == 4
+    assert found["not_covered"] == not_covered(report)
 
 
 def test_the_history_does_not_end_below_the_ledger(adaptive: Path, tmp_path: Path) -> None:

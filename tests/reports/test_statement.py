@@ -45,7 +45,7 @@ def test_poisson_sampling() -> None:
         "with probability q = 0.1.",
         "clips per-record gradients to l2 norm 0.5, adds Gaussian noise to their sum and divides "
         "by 12.",
-        f"n = {RECORDS},",
+        f"n = {RECORDS};",
         f"Plan fingerprint: {plan.fingerprint[:16]}.",
         "the keys were not stored",
     ):
@@ -160,10 +160,21 @@ def test_a_run_that_has_not_ended() -> None:
 
 
 def test_what_was_derived_from_private_data_comes_first() -> None:
-    result = replace(
-        run(noisy_plan()), derived_from_private_data=("the number of records", "the set of classes")
+    result = replace(run(noisy_plan()), derived_from_private_data=("a mean", "the set of classes"))
+    text = statement_of(result)
+    assert text.startswith(
+        "NOT PROVEN: a mean was derived from the private data without noise; the set of classes "
+        "was derived from"
     )
-    assert statement_of(result).startswith(
-        "NOT PROVEN: the number of records was derived from the private data without noise; the "
-        "set of classes was derived from"
+    assert (
+        f"Taken as public: the number of records, n = {RECORDS}; the shape of a record; any" in text
     )
+
+
+def test_a_counted_number_of_records_is_taken_as_public() -> None:
+    words = f"Taken as public: the number of records, n = {RECORDS}, counted in the data;"
+    result = run(noisy_plan())
+    assert words not in statement_of(result)
+    text = statement(result, is_counted=True)
+    assert words in " ".join(text.split())
+    assert "NOT PROVEN" not in text

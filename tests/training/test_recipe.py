@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import dither
 from dither import Recipe, Run, recipe, train
 from dither.reports import run_report
-from dither.reports.text import headline
+from dither.reports.text import headline, odds
 from dither.schedules import Cosine, Linear, Table, Warmup
 from dither.training import Shard, TrainResult
 from dither.training.rule import Facts, choose
@@ -456,9 +456,9 @@ def test_train_takes_a_plan_or_a_budget(
 def test_the_statement_says_what_was_chosen_and_from_what() -> None:
     counted = " ".join(statement(trained(epsilon=2.0)).split())
     assert "Settings were chosen by dither's recipe from public quantities" in counted
-    assert f"n = {RECORDS}, which is the number of records in the data" in counted
+    assert f"n = {RECORDS}, counted in the data; the shape" in counted
     given = " ".join(statement(trained(epsilon=2.0, dataset_size=RECORDS)).split())
-    assert f"n = {RECORDS}, the shape" in given
+    assert f"n = {RECORDS}; the shape" in given
     plan = dither.plan(epsilon=2.0, delta=1e-3, dataset_size=RECORDS, batch_size=20, steps=3)
     assert "recipe" not in statement(trained(plan=plan))
 
@@ -585,13 +585,15 @@ def test_a_second_process_does_not_take_over_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"dataset_size": RECORDS}])
-def test_a_report_says_that_a_counted_number_of_records_must_be_public(
+def test_a_report_says_that_a_counted_number_of_records_is_taken_as_public(
     given: dict[str, Any], tmp_path: Path
 ) -> None:
     trained(epsilon=2.0, run=Run(tmp_path / "run"), **given)
-    title, text = headline(run_report(tmp_path / "run"))
-    assert title.startswith("At most ε = ")
-    assert ("Proven for each record, if the number of records is public." in text) == (not given)
+    report = run_report(tmp_path / "run")
+    assert headline(report)[0].startswith("At most ε = ")
+    counted = "" if given else ", counted in the data"
+    public = dict(odds(report))["Taken as public"]
+    assert public == f"the number of records, n = {RECORDS}{counted}."
 
 
 @pytest.mark.parametrize(

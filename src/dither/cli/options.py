@@ -268,11 +268,9 @@ def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
 
 
 def derived_from_private_data(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return what is taken from private data and treated as public."""
-    if arguments.data in DATASETS:
-        return ()
-    known = {"dataset_size": "the number of records", "classes": "the set of classes"}
-    return tuple(what for option, what in known.items() if not hasattr(arguments, option))
+    """Return what is taken from private data and not known to be public."""
+    is_known = arguments.data in DATASETS or hasattr(arguments, "classes")
+    return () if is_known else ("the set of classes",)
 
 
 def find_model(name: str) -> Callable[..., "nn.Module"]:

@@ -1,11 +1,11 @@
-"""Write a report of a run: its privacy claim, noise, accuracy, audits and ledger."""
+"""Write a report of a run: its claim, what it does not cover, quality, and an appendix."""
 
 import argparse
 import sys
 from pathlib import Path
 
 NAME = "report"
-HELP = "write a report of a run: privacy claim, noise, accuracy, audits, ledger"
+HELP = "write a report of a run: its claim, what it does not cover, how good the model is"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

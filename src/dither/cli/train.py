@@ -76,6 +76,8 @@ def _run(arguments: argparse.Namespace) -> None:
         ledger=getattr(arguments, "ledger", None),
         checkpoint_every=arguments.checkpoint_every,
         derived_from_private_data=derived_from_private_data(arguments),
+        data=Path(arguments.data).name,
+        purpose=getattr(arguments, "purpose", ""),
     )
     new_model = partial(_new_model, arguments, build, examples)
     model = new_model()
@@ -195,7 +197,7 @@ def _report(
     canaries: "Canaries | None",
 ) -> None:
     """Draw, save and print the results."""
-    from dither.reports import statement
+    from dither.training.statement import facts_of, public_size, statement
 
     plot = getattr(arguments, "plot", None)
     if plot is not None:
@@ -213,7 +215,9 @@ def _report(
         metrics = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
         derived = " and ".join(result.derived_from_private_data)
         unproven = f"; NOT PROVEN: {derived} derived from the private data" if derived else ""
-        sys.stdout.write(f"{result.bound}{metrics}{unproven}\n")
+        facts = facts_of(result)
+        public = f"; taken as public: {public_size(facts)}" if facts.is_counted else ""
+        sys.stdout.write(f"{result.bound}{metrics}{unproven}{public}\n")
     else:
         _print(results, statement(result))
         if canaries is not None:

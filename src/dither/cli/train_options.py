@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "public bounds of columns, for example age=0:120,income=0:200000: values are clipped "
             "to them and scaled to [-1, 1]; other columns are unchanged",
         ),
+        ("purpose", "TEXT", "what the model is for; the report of the run says it"),
         ("public-test", "FILE", "a file of public records to evaluate on, in the same format"),
         ("data-dir", "DIR", "directory of the standard sets; default: $DITHER_DATA, else ./data"),
     ):

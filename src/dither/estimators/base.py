@@ -94,8 +94,10 @@ class PrivateEstimator(BaseEstimator, ABC):
     def privacy_statement(self) -> str:
         """Return the claim of the fit and its assumptions as text."""
         check_is_fitted(self, "privacy_")
-        text = statement(self._result, leaks=self._leaks)
-        return f"{text}\n{fill(_WEIGHTED, 80)}" if self._is_weighted else text
+        is_counted = self.dataset_size is None
+        text = statement(self._result, leaks=self._leaks, is_counted=is_counted)
+        return f"{text}
+{fill(_WEIGHTED, 80)}" if self._is_weighted else text
 
     @abstractmethod
     def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:

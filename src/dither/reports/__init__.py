@@ -1,9 +1,9 @@
 """Figures, the privacy statement, and the report of a run directory.
 
-Of the report, `text` has the sentences (the first paragraph: ``headline``), `document` the
-sections, `claim` the verdict, `odds` what ε means, `charts` the curves, `load` reads the run
-directory, and `render` writes HTML or JSON. The words of the privacy statement are in
-`dither.training.statement`.
+Of the report, `text` has the sentences (the claim: ``headline``), `document` the first page,
+`appendix` the rest, `claim` the verdict, `odds` what ε means, `scale` how strong it is, `charts`
+the curves, `load` and `model_files` read the run directory, and `render` writes HTML or JSON. The
+words of the privacy statement are in `dither.training.statement`.
 """
 
 from dither.reports.figures import (

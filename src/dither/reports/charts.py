@@ -29,11 +29,13 @@ _STEPS = "steps (number)"
 @final
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart."""
+    """A line of a chart; with ``low`` and ``high``, points with intervals."""
 
     name: str
     x: tuple[float, ...]
     y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
 
 @final
@@ -72,7 +74,7 @@ def find_charts(files: RunFiles, claim: Claim) -> tuple[Chart, ...]:
         _metric(files.history, "accuracy", "accuracy on public data (%)", 100.0)
         or _metric(files.history, "loss", "mean loss per record on public data", 1.0),
         _audit(files),
-        _ledger(files),
+        _calibration(files),
     )
     return tuple(chart for chart in charts if chart is not None)
 
@@ -176,27 +178,27 @@ def _audit(files: RunFiles) -> Chart | None:
     )  # fmt: skip
 
 
-def _ledger(files: RunFiles) -> Chart | None:
-    view = files.ledger
-    if view is None or view.summary is None or len(view.cumulative) < 2:
+def _calibration(files: RunFiles) -> Chart | None:
+    bins = () if files.evaluation is None else files.evaluation.calibration
+    if len(bins) < 2:
         return None
-    alone = [run["epsilon"] for run in view.summary["runs"]]
-    if None in alone or not all(map(math.isfinite, view.cumulative)):
-        return None
-    x, cap = range(1, len(alone) + 1), view.summary["cap"]
-    description = (
-        f"ε of {len(alone)} runs in this ledger, in the order of registration: all together "
-        f"{rounded(view.cumulative[-1], 4)}."
+    x = tuple(100.0 * each.predicted for each in bins)
+    observed = [each.observed for each in bins]
+    line = Series(
+        "this model",
+        x,
+        tuple(100.0 * each.value for each in observed),
+        tuple(100.0 * (each.value if each.low is None else each.low) for each in observed),
+        tuple(100.0 * (each.value if each.high is None else each.high) for each in observed),
     )
+    description = "Observed share of the class by predicted probability, with 95 % intervals."
     return Chart(
-        "ledger", "All runs in this ledger", "runs (number, as registered)",
-        f"ε (no unit), at δ = {rounded(view.summary['delta'], 3)}",
-        (_series("all runs up to it", x, view.cumulative), _series("run alone", x, alone)),
-        description, limit=None if cap is None else ("cap", cap["epsilon"]),
+        "calibration", "Calibration", "predicted probability (%)", "observed share (%)",
+        (line, Series("perfect", (0.0, 100.0), (0.0, 100.0))), description, is_square=True,
     )  # fmt: skip
 
 
-_INK = "#010203"  # replaced by the page's text colour
+INK = "#010203"  # replaced by the page's text colour
 _COLOURS = (BLUE, ORANGE, GREEN)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)))
 _WIDTH, _HEIGHT, _LEGEND_ROW = 5.0, 3.0, 0.25  # inches
@@ -213,7 +215,7 @@ _SETTINGS: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     **{
-        f"{name}": _INK
+        f"{name}": INK
         for name in (
             "text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color",
         )
@@ -223,25 +225,49 @@ _SETTINGS: dict[Any, Any] = {
 
 def draw_svg(chart: Chart) -> str:
     """Return a chart as a deterministic ``<svg>`` element."""
+    lines = len(chart.series) + (chart.limit is not None)
+    legend = _LEGEND_ROW * (lines > 1) * ((lines + 1) // 2)
+    return embedded_svg(chart.key, lambda axes: _draw(axes, chart), (_WIDTH, _HEIGHT + legend))
+
+
+def embedded_svg(
+    key: str, draw: "Callable[[Axes], None]", size: tuple[float, float] = (_WIDTH, _HEIGHT)
+) -> str:
+    """Return a drawing as an ``<svg>`` element, with unique ids and the page's colours.
+
+    Args:
+        key: its name in the document.
+        draw: draws on the axes that it gets.
+        size: width and height in inches.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_SETTINGS):
-        lines = len(chart.series) + (chart.limit is not None)
-        legend = _LEGEND_ROW * (lines > 1) * ((lines + 1) // 2)
-        figure = Figure(figsize=(_WIDTH, _HEIGHT + legend), layout="constrained")
-        axes = figure.subplots()
-        _draw(axes, chart)
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure.subplots())
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-    return _embed(drawn.getvalue(), chart)
+    body = drawn.getvalue()
+    body = body[body.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{key}-", body)
+    body = body.replace(INK, "currentColor")
+    for place, colour in enumerate((*_COLOURS, VERMILION), start=1):
+        body = body.replace(colour.lower(), f"var(--line-{place}, {colour.lower()})")
+    body = re.sub(r'<svg([^>]*?) width="[^"]*"', r"<svg\1", body, count=1)
+    body = re.sub(r'<svg([^>]*?) height="[^"]*"', r"<svg\1", body, count=1)
+    labels = f'role="img" aria-labelledby="{key}-title {key}-description"'
+    return body.replace("<svg", f"<svg {labels}", 1).strip()
 
 
 def _draw(axes: "Axes", chart: Chart) -> None:
     from matplotlib.ticker import MaxNLocator
 
     for place, series in enumerate(chart.series):
-        marker = "o" if len(series.x) < 30 and not chart.is_square else ""
+        marker = "o" if series.low or (len(series.x) < 30 and not chart.is_square) else ""
+        if series.low:
+            axes.vlines(series.x, series.low, series.high, color=_COLOURS[place], linewidth=1.5)
         axes.plot(
             series.x, series.y, color=_COLOURS[place], linestyle=_DASHES[place], linewidth=2.0,
             marker=marker, markersize=4.0, label=series.name,
@@ -250,12 +276,12 @@ def _draw(axes: "Axes", chart: Chart) -> None:
         name, level = chart.limit
         axes.axhline(level, color=VERMILION, linestyle=(0, (6, 2, 1, 2)), label=name)
     axes.set(xlabel=chart.x_name, ylabel=chart.y_name)
-    axes.grid(visible=True, color=_INK, alpha=0.15, linewidth=0.6)
+    axes.grid(visible=True, color=INK, alpha=0.15, linewidth=0.6)
     if chart.is_log:
         _set_log_scale(axes, chart)
     elif chart.is_square:
         axes.set(xlim=(0.0, 100.0), ylim=(0.0, 100.0))
-    elif chart.limit is not None or chart.key == "ledger":
+    elif chart.limit is not None:
         axes.set_ylim(bottom=0.0)
     if not chart.is_square:
         axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, min_n_ticks=1))
@@ -282,17 +308,3 @@ def _set_log_scale(axes: "Axes", chart: Chart) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(6))
         axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-
-
-def _embed(text: str, chart: Chart) -> str:
-    """Return the drawing without its prologue, with unique ids and the page's colours."""
-    body = text[text.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{chart.key}-", body)
-    body = body.replace(_INK, "currentColor")
-    for place, colour in enumerate((*_COLOURS, VERMILION), start=1):
-        body = body.replace(colour.lower(), f"var(--line-{place}, {colour.lower()})")
-    body = re.sub(r'<svg([^>]*?) width="[^"]*"', r"<svg\1", body, count=1)
-    body = re.sub(r'<svg([^>]*?) height="[^"]*"', r"<svg\1", body, count=1)
-    labels = f'role="img" aria-labelledby="{chart.key}-title {chart.key}-description"'
-    return body.replace("<svg", f"<svg {labels}", 1).strip()

@@ -1,31 +1,30 @@
-"""The report as sections of blocks, for the HTML template."""
+"""The first page of a report as sections of blocks, for the HTML template."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR
-from importlib.metadata import version
 from typing import TypeAlias, final
 
-from dither.ledger.state import COMPOSITION_TEXT
 from dither.reports.charts import Chart
-from dither.reports.odds import membership_odds, percent
+from dither.reports.model_files import PaidEvaluation, Schema
 from dither.reports.report import RunReport
-from dither.reports.text import NOT_COVERED, meaning
-from dither.types import rounded
+from dither.reports.text import not_covered, odds, reading
 
 UNKNOWN = "not recorded"
-_ATTACKERS = {
-    "white-box": "sees every release",
-    "final-model": "sees the final model",
-    "one-run": "sees this run, with many canaries",
+_METRICS = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "log_loss": "log loss",
+    "brier_score": "Brier score",
+    "rmse": "root mean squared error",
+    "mae": "mean absolute error",
+    "r2": "R²",
 }
 
 
 @final
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph; its kind is "plain", "quote", "code" or "warning"."""
+    """A paragraph; its kind is "plain" or "code"."""
 
     text: str
     kind: str = "plain"
@@ -57,7 +56,15 @@ class Charts:
     charts: tuple[Chart, ...]
 
 
-Block: TypeAlias = Paragraph | Facts | Table | Charts
+@final
+@dataclass(frozen=True)
+class Scale:
+    """The scale of ε: this run's ε, its name there and its unit."""
+
+    scale: tuple[float, str, str]
+
+
+Block: TypeAlias = Paragraph | Facts | Table | Charts | Scale
 
 
 @final
@@ -70,79 +77,120 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-def sections_of(report: RunReport) -> tuple[Section, ...]:
-    """Return the sections of a report, in reading order."""
-    parts = (
-        ("statement", "Privacy statement", _statement(report)),
-        ("meaning", "What ε and δ mean", _meaning(report)),
-        ("not-covered", "What is not covered", iter([Facts(NOT_COVERED)])),
-        ("plan", "Plan, noise and privacy over the steps", _plan(report)),
-        ("accuracy", "Accuracy", _accuracy(report)),
-        ("audit", "Audit", _audit(report)),
-        ("ledger", "All runs in this ledger", _ledger(report)),
-        ("origin", "Versions and fingerprints", _origin(report)),
+def front_of(report: RunReport) -> tuple[Section, ...]:
+    """Return the sections of the first page, which follow the claim."""
+    condition = ", if that is public" if report.claim.verdict == "conditional" else ""
+    return sections(
+        ("odds", f"As odds{condition}", _odds(report)),
+        ("strength", "How strong that is", _strength(report)),
+        ("not-covered", "What is not covered in this run", _not_covered(report)),
+        ("quality", "Quality of the model", _quality(report)),
     )
-    return tuple(Section(key, title, tuple(blocks)) for key, title, blocks in parts)
 
 
-def _charts(report: RunReport, *keys: str) -> Iterator[Block]:
+def sections(*parts: tuple[str, str, Iterator[Block]]) -> tuple[Section, ...]:
+    """Return the sections that have content."""
+    made = (Section(key, title, tuple(blocks)) for key, title, blocks in parts)
+    return tuple(section for section in made if section.blocks)
+
+
+def what_of(report: RunReport) -> Facts:
+    """Return what was trained on what."""
+    schema = report.schema
+    n = None if report.facts is None else f"{report.facts.dataset_size:,} records"
+    rows = [
+        ("Data", ", ".join(filter(None, (report.data, n)))),
+        ("Columns", "" if schema is None else _columns(schema.kinds)),
+        ("Target", "" if schema is None else _target(schema)),
+        ("Model", report.model),
+        ("Purpose", report.purpose or f"{UNKNOWN} (--purpose TEXT)"),
+        ("State", _state(report)),
+    ]
+    return Facts(tuple((name, text) for name, text in rows if text))
+
+
+def _columns(kinds: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+
+
+def _target(schema: Schema) -> str:
+    values = " or ".join(schema.classes)
+    if len(schema.classes) > 4:
+        values = f"{len(schema.classes):,} classes"
+    if schema.bounds:
+        values = " to ".join(f"{bound:,g}" for bound in schema.bounds)
+    return ": ".join(filter(None, (schema.target, values)))
+
+
+def charts_of(report: RunReport, *keys: str) -> Iterator[Block]:
+    """Yield the charts with these keys, if the report has any of them."""
     charts = tuple(chart for chart in report.charts if chart.key in keys)
     if charts:
         yield Charts(charts)
 
 
-def _statement(report: RunReport) -> Iterator[Block]:
-    if report.claim.verdict == "refuted":
-        yield Paragraph("An audit has refuted this statement:", "warning")
-    for text in report.statement:
-        yield Paragraph(text, "quote")
-    if report.facts is None:
-        yield Paragraph(
-            "No step was taken yet: nothing was released."
-            if report.spent_steps == 0
-            else "None: the run directory has too few files that can be used."
-        )
+def _odds(report: RunReport) -> Iterator[Block]:
+    rows = odds(report)
+    if rows:
+        yield Facts(tuple(rows))
 
 
-def _meaning(report: RunReport) -> Iterator[Block]:
-    rows, bound = meaning(report), report.claim.bound
-    if bound is None or not rows:
+def _strength(report: RunReport) -> Iterator[Block]:
+    bound, text = report.claim.bound, reading(report)
+    if bound is None or not text:
         yield Paragraph("There is no proven ε, so nothing limits what an attacker may learn.")
         return
-    yield Facts(tuple(rows))
-    rates = membership_odds(bound.epsilon, bound.delta).rates
-    yield Table(
-        "The largest true positive rate of any membership test",
-        ("false positive rate", "true positive rate, at most"),
-        tuple((f"{100.0 * F:g} %", percent(P)) for F, P in rates),
-    )
+    yield Paragraph(text)
+    condition = ", if public" if report.claim.verdict == "conditional" else ""
+    yield Scale((bound.epsilon, f"This run{condition}", f"one {bound.unit}"))
 
 
-def _plan(report: RunReport) -> Iterator[Block]:
-    spent, planned, replanned = report.spent_steps, report.planned_steps, report.fingerprints[1:]
-    rows = [
-        ("State", _state(report)),
-        ("Steps planned", UNKNOWN if planned is None else f"{planned:,}"),
-        ("Steps recorded in the ledger", UNKNOWN if spent is None else f"{spent:,}"),
-    ]
-    if spent is not None and planned is not None and spent > planned:
-        rows.append(("Steps lost", f"{spent - planned:,} after a crash; they stay spent."))
-    if replanned:
-        text = "the noise of the remaining steps was planned again within the budget."
-        rows.append(("Planned again", f"{len(replanned)} time(s): {text}"))
-    yield Facts(tuple(rows))
-    yield from _charts(report, "noise", "spending")
-    if report.settings:
+def _not_covered(report: RunReport) -> Iterator[Block]:
+    rows = not_covered(report)
+    if rows:
+        yield Facts(tuple(rows.items()))
+
+
+def _quality(report: RunReport) -> Iterator[Block]:
+    evaluation = report.evaluation
+    if evaluation is not None:
+        yield from metrics_table(evaluation, is_first=True)
+        yield from charts_of(report, "calibration")
+    if report.metrics:
         yield Table(
-            "Settings chosen by dither's recipe from public quantities",
-            ("setting", "value", "reason"),
-            report.settings,
+            "On public data",
+            ("measure", "value"),
+            tuple((name, f"{value:.4f}") for name, value in report.metrics.items()),
         )
-    if report.plan_text is not None:
-        confirmed = report.claim.verdict != "not confirmed"
-        title = "The first plan:" if replanned else "The plan:"
-        yield Paragraph(title if confirmed else "plan.json, which nothing confirms:")
-        yield Paragraph(report.plan_text, "code")
+    if evaluation is None and not report.metrics:
+        yield Paragraph(
+            "Not measured. On a private holdout, with noise: --holdout 0.1 --evaluate-epsilon 0.1. "
+            "On public data: --public-test FILE."
+        )
+
+
+def metrics_table(evaluation: PaidEvaluation, *, is_first: bool) -> Iterator[Block]:
+    """Yield a table of the usual metrics, for the first page, or of the others."""
+    found, bases = evaluation.metrics, evaluation.base_rates
+    names = [name for name in (_METRICS if is_first else found) if name in found]
+    rows = []
+    for name in names if is_first else [name for name in names if name not in _METRICS]:
+        each, interval = found[name], UNKNOWN
+        if each.low is not None and each.high is not None:
+            interval = f"{_short(each.low)} to {_short(each.high)}"
+        base = _short(bases[name]) if name in bases else ""
+        title = _METRICS.get(name, name.replace("_", " "))
+        rows.append((title, _short(each.value), interval, base))
+    if rows:
+        yield Table(
+            "On private records, with noise, which the intervals include",
+            ("measure", "value", "95 % interval", "base rate"),
+            tuple(rows),
+        )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000.0 else f"{value:.3g}"
 
 
 def _state(report: RunReport) -> str:
@@ -151,128 +199,12 @@ def _state(report: RunReport) -> str:
         return "Open: it may still spend."
     if report.state == "unknown":
         return "Unknown: there is no ledger that has the run."
+    ended = f"Ended {minute(report.ended)} (UTC)" if report.ended else "Ended"
     if spent is not None and planned is not None and spent < planned:
-        return "Ended early: the cost of the full plan is reported where it is larger."
-    return "Ended."
+        return f"{ended}, early: the cost of the full plan is reported where it is larger."
+    return f"{ended}."
 
 
-def _accuracy(report: RunReport) -> Iterator[Block]:
-    if not report.metrics:
-        yield Paragraph("No metrics are recorded. They need public data: --public-test FILE.")
-    else:
-        metrics, iterate = report.metrics, report.iterate_metrics
-        head = ["on public data", "measured"]
-        if report.averaging is not None:
-            head = ["on public data", f"with {report.averaging} averaging", "last iterate"]
-        rows = [
-            (name, f"{value:.4f}", *([f"{iterate[name]:.4f}"] if name in iterate else []))
-            for name, value in metrics.items()
-        ]
-        yield Table("The final model", tuple(head), tuple(rows))
-        if report.averaging is not None:
-            yield Paragraph("model.safetensors is the average, which costs no privacy.")
-    yield from _charts(report, "metric")
-
-
-def _audit(report: RunReport) -> Iterator[Block]:
-    if report.canaries is not None:
-        count, included = report.canaries
-        some = "" if included is None else f": {included:,} of them"
-        yield Paragraph(
-            f"{count:,} canaries (artificial records) were candidates; about half were added at "
-            f"random{some}."
-        )
-    if not report.audits:
-        yield Paragraph("No audit is recorded. dither audit --run-dir DIR runs one.")
-        return
-    yield Table(
-        "Audits of this run: a lower bound above the claimed ε refutes the claim",
-        ("time (UTC)", "attacker", "steps", "ε claimed", "ε at least", "confidence", "verdict"),
-        tuple(
-            (
-                _minute(audit.time),
-                _ATTACKERS.get(audit.attack, audit.attack),
-                audit.steps,
-                "none" if audit.claimed is None else rounded(audit.claimed, 4),
-                rounded(audit.lower, 3, ROUND_FLOOR) if audit.lower > 0.0 else "0",
-                f"{rounded(100.0 * audit.confidence, 6, ROUND_FLOOR)} %",
-                "REFUTED" if audit.is_violated else "not refuted",
-            )
-            for audit in report.audits
-        ),
-    )
-    yield Paragraph(
-        f"The last audit: {report.audits[-1].verdict} An attack that fails proves nothing: others "
-        "may succeed."
-    )
-    yield from _charts(report, "audit")
-
-
-def _ledger(report: RunReport) -> Iterator[Block]:
-    ledger = report.ledger
-    if ledger is None:
-        yield Paragraph("There is no ledger that can be read, or no run in it with a finite ε.")
-        return
-    total = "∞" if ledger["epsilon"] is None else rounded(ledger["epsilon"], 4)
-    cap, count = ledger["cap"], len(ledger["runs"])
-    limit = "none" if cap is None else f"ε = {cap['epsilon']:g} at δ = {cap['delta']:g}"
-    rows = [
-        ("Spent by the runs in this ledger", f"ε = {total} at δ = {rounded(ledger['delta'], 3)}"),
-        ("Composition", COMPOSITION_TEXT[ledger["composition"]]),
-        ("Cap", limit),
-    ]
-    if count > 1:
-        rows.append(("Shared records", "A record that is in all runs is protected by the total."))
-    else:
-        text = "are not counted unless they use the same ledger (--ledger FILE)."
-        rows.append(("Other runs", f"Other runs on the same data {text}"))
-    bound, spent = report.claim.bound, report.claim.spent
-    if bound and spent and 1.01 * spent.epsilon < bound.epsilon < math.inf:
-        counted = f"ε = {rounded(spent.epsilon, 4)}, from the least noise that was registered"
-        rows.append(("This run, in the total", counted))
-    yield Facts(tuple(rows))
-    yield Table(
-        "The runs of the ledger, in the order of registration",
-        ("number", "run", "registered (UTC)", "steps", "noise z", "ε", "state"),
-        tuple(
-            (
-                f"{place}{' (this run)' if run['run'] == report.run else ''}",
-                run["run"],
-                _minute(run["registered"]),
-                f"{run['spent']:,} of {run['planned']:,}",
-                "none"
-                if run["least_noise"] is None
-                else f"{run['least_noise']:.4g} to {run['most_noise']:.4g}",
-                "∞" if run["epsilon"] is None else rounded(run["epsilon"], 4),
-                ("open" if run["is_open"] else "ended") + (", SEEDED" if run["is_seeded"] else ""),
-            )
-            for place, run in enumerate(ledger["runs"], start=1)
-        ),
-    )
-    yield from _charts(report, "ledger")
-
-
-def _minute(time: str) -> str:
+def minute(time: str) -> str:
+    """Return a time of the ledger to the minute."""
     return time[:16].replace("T", " ")
-
-
-def _origin(report: RunReport) -> Iterator[Block]:
-    missing = "not yet: the run is open" if report.state == "open" else UNKNOWN
-    yield Facts(
-        (
-            ("Run", report.run or UNKNOWN),
-            ("Registered (UTC)", _minute(report.registered) if report.registered else UNKNOWN),
-            ("Ended (UTC)", _minute(report.ended) if report.ended else missing),
-            ("Plan fingerprints", ", ".join(report.fingerprints) or UNKNOWN),
-            ("Model, SHA-256", report.model_hash or missing),
-            ("Report by", f"dither {version('dither')}"),
-        )
-    )
-    sessions = [session["versions"] for session in report.sessions]
-    if sessions:
-        names = [*dict.fromkeys(name for versions in sessions for name in versions)]
-        yield Table(
-            "Versions",
-            ("library", *(f"session of {_minute(each['time'])}" for each in report.sessions)),
-            tuple((name, *(each.get(name, UNKNOWN) for each in sessions)) for name in names),
-        )

@@ -15,6 +15,16 @@ from dither.ledger.ledger import FILE
 from dither.ledger.state import RunState
 from dither.planning import Plan
 from dither.planning.serialization import from_json_value
+from dither.reports.model_files import (
+    EVALUATION,
+    MODEL_CLASS,
+    SCHEMA,
+    PaidEvaluation,
+    Schema,
+    parse_evaluation,
+    parse_model,
+    parse_schema,
+)
 from dither.training.history import Row
 from dither.training.recipe import Recipe
 from dither.training.run_directory import ABOUT, CANARIES, REACTIVE_PLAN, RECIPE
@@ -24,16 +34,18 @@ from dither.validate import InvalidValueError
 RESULT, PLAN, HISTORY, AUDITS = "result.json", "plan.json", "history.jsonl", "audit.json"
 MODEL = "model.safetensors"
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-_MAX_RUNS = 24
 _T = TypeVar("_T")
 
 
 @final
 @dataclass(frozen=True)
 class About:
-    """run.json: the name of the run, its ledger if that is elsewhere, and its sessions."""
+    """run.json: the name of the run, its data and purpose, its ledger if that is elsewhere."""
 
     run: str
+    data: str | None
+    purpose: str | None
+    is_counted: bool
     ledger: str | None
     is_moved: bool
     derived_from_private_data: tuple[str, ...]
@@ -52,7 +64,6 @@ class Result:
     averaging: str | None
     factor: float | None
     metrics: dict[str, float]
-    iterate_metrics: dict[str, float]
     derived_from_private_data: tuple[str, ...]
 
 
@@ -97,7 +108,6 @@ class LedgerView:
 
     Attributes:
         summary: as ``dither ledger show --json`` prints it; None if nothing was spent.
-        cumulative: ε of the first run, of the first two, …; empty for many runs.
         run: the run, or None if the ledger does not have it.
         spent: the cost of the run so far, without other runs.
         full_plan: the cost of the run's full plan, which holds wherever it stops.
@@ -105,8 +115,7 @@ class LedgerView:
         ended: when it ended.
     """
 
-    summary: dict[str, Any] | None
-    cumulative: tuple[float, ...]
+    summary: dict[str, Any] | None = None
     run: RunState | None = None
     spent: PrivacyBound | None = None
     full_plan: PrivacyBound | None = None
@@ -136,7 +145,10 @@ class RunFiles:
     audits: tuple[Audit, ...] = ()
     has_unreadable_audits: bool = False
     canaries: tuple[int, int | None] | None = None
+    schema: Schema | None = None
+    model: str | None = None
     model_hash: str | None = None
+    evaluation: PaidEvaluation | None = None
 
     @property
     def is_seeded(self) -> bool:
@@ -174,6 +186,9 @@ def load_run(path: str | Path) -> RunFiles:
     files.has_unreadable_audits = audits is None and (directory / AUDITS).exists()
     files.audits = audits or ()
     files.canaries = _read(files, CANARIES, _canaries)
+    files.schema = _read(files, SCHEMA, parse_schema)
+    files.model = _read(files, MODEL_CLASS, parse_model)
+    files.evaluation = _read(files, EVALUATION, parse_evaluation)
     model = directory / MODEL
     if model.exists():
         with model.open("rb") as stream:
@@ -198,6 +213,9 @@ def _about(directory: Path, text: str) -> About:
     found = json.loads(text)
     return About(
         run=str(found["run"]),
+        data=found.get("data"),
+        purpose=found.get("purpose"),
+        is_counted=bool(found.get("is_counted")),
         ledger=found["ledger"],
         is_moved=found["inode"] != directory.stat().st_ino,
         derived_from_private_data=tuple(found["derived_from_private_data"]),
@@ -221,7 +239,6 @@ def _result(text: str) -> Result:
         averaging=found["averaging"],
         factor=found.get("factor"),
         metrics=_metrics(found["metrics"]),
-        iterate_metrics=_metrics(found["iterate_metrics"]),
         derived_from_private_data=tuple(found["derived_from_private_data"]),
     )
 
@@ -312,13 +329,9 @@ def _read_ledger(files: RunFiles) -> LedgerView | None:
 def _ledger_view(ledger: Ledger, name: str | None) -> LedgerView:
     runs = ledger.runs
     try:
-        delta = ledger.default_delta()
-        found = ledger.summary(delta)
+        view = LedgerView(ledger.summary(ledger.default_delta()))
     except InvalidValueError:  # no run with a finite ε, and no cap
-        delta, found = 0.0, None
-    names = [*runs] if found is not None and len(runs) <= _MAX_RUNS else []
-    cumulative = [ledger.total_of(*names[: k + 1], delta=delta).epsilon for k in range(len(names))]
-    view = LedgerView(found, tuple(cumulative))
+        view = LedgerView()
     if name is None or name not in runs:
         return view
     run = runs[name]

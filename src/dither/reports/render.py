@@ -5,11 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dither.ledger.files import write_atomic
+from dither.reports.appendix import appendix_of
 from dither.reports.charts import draw_svg
-from dither.reports.document import sections_of
+from dither.reports.document import front_of, what_of
 from dither.reports.odds import membership_odds
 from dither.reports.report import RunReport
-from dither.reports.text import NOT_COVERED, headline
+from dither.reports.scale import scale_svg
+from dither.reports.text import headline, not_covered, odds, reading
 from dither.training.history import finite
 from dither.validate import output_file
 
@@ -29,12 +31,15 @@ def to_html(report: RunReport) -> str:
         lstrip_blocks=True,
     )
     environment.filters["svg"] = lambda chart: Markup(draw_svg(chart))  # noqa: S704 (our own)
+    environment.filters["scale"] = lambda scale: Markup(scale_svg(*scale))  # noqa: S704 (our own)
     title, text = headline(report)
     page = environment.get_template("report.html.j2").render(
         report=report,
         title=title,
         text=text,
-        sections=sections_of(report),
+        what=what_of(report),
+        front=front_of(report),
+        appendix=appendix_of(report),
         level="fine" if report.claim.verdict == "proven" and not report.warnings else "bad",
     )
     return f"{page}\n"
@@ -43,17 +48,21 @@ def to_html(report: RunReport) -> str:
 def to_json(report: RunReport) -> str:
     """Return the report as JSON; infinite numbers are null, and the verdict gives the reason."""
     bound = report.claim.bound
-    odds = None
+    numbers = None
     if bound is not None and report.claim.is_guarantee:
-        odds = asdict(membership_odds(bound.epsilon, bound.delta))
+        numbers = {
+            **asdict(membership_odds(bound.epsilon, bound.delta)),
+            "text": dict(odds(report)),
+        }
     title, text = headline(report)
     content = {
-        "format": "dither-report-1",
+        "format": "dither-report-2",
         "headline": {"title": title, "text": text},
         **asdict(report),
-        "odds": odds,
+        "odds": numbers,
+        "reading": reading(report),
+        "not_covered": not_covered(report),
         "statement": report.statement,
-        "not_covered": dict(NOT_COVERED),
     }
     return json.dumps(finite(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 

@@ -7,6 +7,7 @@ from typing import Any, final
 from dither.reports.charts import Chart, find_charts
 from dither.reports.claim import Claim, find_claim
 from dither.reports.load import Audit, RunFiles, load_run
+from dither.reports.model_files import PaidEvaluation, Schema
 from dither.training.history import Row
 from dither.training.statement import RunFacts, derived_clause, paragraphs, recipe_facts
 from dither.types import SpentSoFar
@@ -20,6 +21,10 @@ class RunReport:
     Attributes:
         name: name of the run directory.
         run: name of the run in its ledger, or None if it is not known.
+        data: name of the data, if it is recorded.
+        purpose: what the model is for, if that is recorded.
+        schema: the columns of the data and the target, if there is a schema.
+        model: the kind of model, if that is recorded.
         state: "ended", "open", or "unknown" without a ledger that has the run.
         warnings: what is damaged, missing or disagrees; a refuting audit comes first.
         claim: what may be claimed.
@@ -32,11 +37,12 @@ class RunReport:
         averaging: "ema", "tail", or None.
         history: the rows of history.jsonl.
         metrics: the last metrics on public data.
-        iterate_metrics: the same without averaging.
+        evaluation: the quality of the model on private records, which was paid for.
         derived_from_private_data: what was derived from the private data and treated as public.
         canaries: how many canaries were offered, and how many of them were included, if known.
         audits: the audits of the run, oldest first.
         ledger: summary of the ledger, as ``dither ledger show --json`` prints it.
+        is_ledger_shared: whether other runs use the ledger, or may use it.
         sessions: when the run began and was resumed, with versions of libraries.
         registered: when it was registered.
         ended: when it ended.
@@ -56,6 +62,10 @@ class RunReport:
 
     name: str
     run: str | None
+    data: str | None
+    purpose: str | None
+    schema: Schema | None
+    model: str | None
     state: str
     warnings: tuple[str, ...]
     claim: Claim
@@ -68,11 +78,12 @@ class RunReport:
     averaging: str | None
     history: tuple[Row, ...]
     metrics: dict[str, float]
-    iterate_metrics: dict[str, float]
+    evaluation: PaidEvaluation | None
     derived_from_private_data: tuple[str, ...]
     canaries: tuple[int, int | None] | None
     audits: tuple[Audit, ...]
     ledger: dict[str, Any] | None
+    is_ledger_shared: bool
     sessions: tuple[dict[str, Any], ...]
     registered: str | None
     ended: str | None
@@ -80,10 +91,14 @@ class RunReport:
     charts: tuple[Chart, ...]
 
     @property
+    def leaks(self) -> list[str]:
+        """What was derived from the private data, as clauses."""
+        return [derived_clause(value) for value in self.derived_from_private_data]
+
+    @property
     def statement(self) -> list[str]:
         """The paragraphs of the privacy statement; empty if its facts are not known."""
-        leaks = [derived_clause(value) for value in self.derived_from_private_data]
-        return [] if self.facts is None else paragraphs(self.facts, leaks=leaks)
+        return [] if self.facts is None else paragraphs(self.facts, leaks=self.leaks)
 
 
 def run_report(path: str | Path) -> RunReport:
@@ -120,6 +135,10 @@ def run_report(path: str | Path) -> RunReport:
     return RunReport(
         name=files.path.resolve().name,
         run=None if about is None else about.run,
+        data=None if about is None else about.data,
+        purpose=None if about is None else about.purpose,
+        schema=files.schema,
+        model=files.model,
         state="unknown" if run is None else "open" if run.is_open else "ended",
         warnings=(*warnings, *files.warnings),
         claim=claim,
@@ -132,17 +151,24 @@ def run_report(path: str | Path) -> RunReport:
         averaging=None if result is None else result.averaging,
         history=files.history,
         metrics={} if result is None else result.metrics,
-        iterate_metrics={} if result is None else result.iterate_metrics,
+        evaluation=files.evaluation,
         derived_from_private_data=files.derived_from_private_data,
         canaries=files.canaries,
         audits=files.audits,
         ledger=None if view is None else view.summary,
+        is_ledger_shared=_is_ledger_shared(files),
         sessions=() if about is None else about.sessions,
         registered=None if run is None else run.entry.time,
         ended=None if view is None else view.ended,
         model_hash=files.model_hash,
         charts=find_charts(files, claim),
     )
+
+
+def _is_ledger_shared(files: RunFiles) -> bool:
+    summary = None if files.ledger is None else files.ledger.summary
+    is_elsewhere = files.about is not None and files.about.ledger is not None
+    return is_elsewhere or (summary is not None and len(summary["runs"]) > 1)
 
 
 def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
@@ -157,6 +183,8 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
     if not steps:
         return None
     factor = None if result is None else result.factor
+    chosen = recipe_facts(files.recipe, factor)
+    is_counted = files.about is not None and files.about.is_counted
     return RunFacts(
         bound=bound,
         plan_epsilon=plan_epsilon,
@@ -173,5 +201,5 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         seed=None if result is None else result.seed,
         search=None if plan.plan is None else plan.plan.search,
         factor=factor,
-        **recipe_facts(files.recipe, factor),
+        **{"is_counted": is_counted, **chosen},
     )

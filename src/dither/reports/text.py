@@ -1,36 +1,41 @@
-"""The sentences of a report: what is claimed, what ε and δ mean, and what is not covered."""
+"""The sentences of a report: the claim, as odds, how strong it is, and what it does not cover."""
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 from dither.reports.claim import Claim
 from dither.reports.load import RESULT
 from dither.reports.odds import group_privacy, membership_odds, percent, times
 from dither.reports.report import RunReport
-from dither.training.statement import guarantee
+from dither.reports.scale import strength
+from dither.training.statement import guarantee, public_size
 from dither.types import PrivacyBound, rounded
 
-_ACCOUNTANTS = {
-    "pld": "numerical composition of privacy loss distributions, rounded up",
-    "rdp": "Rényi differential privacy",
-    "filter": "a Rényi privacy filter, which covers noise that is chosen adaptively",
-    "odometer": "a Rényi privacy odometer, which holds wherever a run stops",
-    "gdp": "the central limit theorem, an estimate",
-    "theorem": "the paper's theorem",
-    "advanced": "advanced composition",
-}
 _GUESSES = {
     "add-remove": ("'in' and 'out'", "whether a given record was in the data"),
     "replace-one": ("both", "which of two given records was in the data"),
 }
 _PAIRS = {
-    "add-remove": "with the record and without it",
-    "replace-one": "with the record and with any other record in its place",
+    "add-remove": "with a record in the data and without it",
+    "replace-one": "with a record in the data and with any other record in its place",
+}
+_REMEDIES = {  # by a word of what was derived from the private data
+    "number of records": "--dataset-size N (in Python dataset_size=)",
+    "classes": "--classes A,B,… (in Python classes=), or classes in the schema",
+    "bounds": "--bounds COLUMN=LOW:HIGH (in Python feature_bounds=), or bounds in the schema",
+}
+_READINGS = {
+    "strong": "The model says little about any one record, whatever else an attacker knows.",
+    "reasonable": "This is usual for machine learning. It limits every attack, but an attacker who "
+    "knows almost everything may become fairly certain in the worst case.",
+    "weak": "The bound alone rules out little. Do not rely on ε alone: an audit measures known "
+    "attacks (dither audit --run-dir DIR).",
 }
 
 
 def headline(report: RunReport) -> tuple[str, str]:
-    """Return the claim as a title and a text."""
+    """Return the claim as a title and a sentence."""
     claim = report.claim
     bound = claim.bound
     if bound is None:
@@ -38,7 +43,7 @@ def headline(report: RunReport) -> tuple[str, str]:
     if claim.verdict == "no privacy":
         reason = "" if report.facts is None else guarantee(report.facts)
         return "No privacy: ε = ∞", reason or "This run has no privacy guarantee."
-    numbers = f"ε = {rounded(bound.epsilon, 4)} at δ = {rounded(bound.delta, 3)}"
+    numbers = _numbers(bound)
     if claim.verdict == "refuted":
         return (
             f"REFUTED: {numbers} was claimed",
@@ -46,22 +51,30 @@ def headline(report: RunReport) -> tuple[str, str]:
             "release the model, until the cause is known.",
         )
     if claim.verdict == "estimate":
-        return f"Not proven: about {numbers}", f"This ε is an estimate, not a bound: {bound}."
+        return (
+            f"NOT PROVEN: about {numbers}",
+            f"This ε is an estimate of the {bound.accountant} accountant, and not a bound. Train "
+            "with a plan of the pld accountant, the default, to prove one.",
+        )
     if claim.verdict == "seeded":
         return (
             f"SEEDED: {numbers} does not hold against anyone who can guess the seed",
             "The noise of this run can be computed from its seed and subtracted. Seeds are for "
             "tests and experiments.",
         )
-    text = _proven(report, bound) + _all_runs(report)
+    text = _guarantee(claim, bound)
     if claim.verdict == "conditional":
         derived = "; ".join(report.derived_from_private_data)
         return (
-            f"NOT PROVEN unless public: at most {numbers}",
-            f"Derived from the private data without noise: {derived}. The guarantee holds only if "
-            f"this is public. {text}",
+            f"NOT PROVEN: {derived} taken from the private data without noise",
+            f"What is missing is public knowledge of it: give {_remedy(report)}, and train again. "
+            f"Only if it is public is this run at most {numbers} for each {bound.unit}. {text}",
         )
-    return f"At most {numbers}", text
+    return f"At most {numbers} for each {bound.unit}", text
+
+
+def _numbers(bound: PrivacyBound) -> str:
+    return f"ε = {rounded(bound.epsilon, 4)} at δ = {rounded(bound.delta, 3)}"
 
 
 def _not_confirmed(claim: Claim) -> str:
@@ -70,110 +83,113 @@ def _not_confirmed(claim: Claim) -> str:
         text = "Files of this run are damaged or disagree; see the warnings."
     recorded = claim.recorded
     if recorded is not None and math.isfinite(recorded.epsilon):
-        text += (
-            f" {RESULT} records ε = {rounded(recorded.epsilon, 4)} at "
-            f"δ = {rounded(recorded.delta, 3)}, which nothing confirms."
-        )
+        text += f" {RESULT} records {_numbers(recorded)}, which nothing confirms."
     return text
 
 
-def _proven(report: RunReport, bound: PrivacyBound) -> str:
-    claim = report.claim
-    if claim.is_full_plan:
-        return (
-            "The run has not ended. This is the cost of its full plan, which holds wherever the "
-            "run stops."
-        )
-    best = membership_odds(bound.epsilon, bound.delta).best_guess
-    answers, question = _GUESSES[bound.adjacency]
-    proven = "Under this condition it is proven" if claim.verdict == "conditional" else "Proven"
-    is_counted = report.facts is not None and report.facts.is_counted
-    where = ", if the number of records is public" if is_counted else ""
+def _remedy(report: RunReport) -> str:
+    derived = " ".join(report.derived_from_private_data)
+    known = [remedy for word, remedy in _REMEDIES.items() if word in derived]
+    return "; ".join(known) or "it as a setting from public knowledge"
+
+
+def _guarantee(claim: Claim, bound: PrivacyBound) -> str:
+    open_run = "The run has not ended: this is the cost of its full plan, wherever it stops. "
+    factor = times(membership_odds(bound.epsilon, bound.delta).likelihood_ratio)
     return (
-        f"{proven} for each {bound.unit}{where}. An attacker who sees every model, knows all other "
-        f"records, and first thinks {answers} equally likely guesses right {question} with "
-        f"probability at most {percent(best)}."
+        f"{open_run if claim.is_full_plan else ''}The probabilities of any result, "
+        f"{_PAIRS[bound.adjacency]}, differ at most by the factor e^ε = {factor}, apart from "
+        f"δ = {rounded(bound.delta, 3)}, which is at most 1 in {_one_in(bound.delta)}."
     )
-
-
-def _all_runs(report: RunReport) -> str:
-    ledger = report.ledger
-    if ledger is None or len(ledger["runs"]) < 2:
-        return ""
-    total = "∞" if ledger["epsilon"] is None else rounded(ledger["epsilon"], 4)
-    return (
-        f" All {len(ledger['runs'])} runs in the ledger together: ε = {total} at "
-        f"δ = {rounded(ledger['delta'], 3)}."
-    )
-
-
-def meaning(report: RunReport) -> list[tuple[str, str]]:
-    """Return what ε and δ mean, as names and sentences; empty if nothing is guaranteed."""
-    claim = report.claim
-    bound = claim.bound
-    if bound is None or not claim.is_guarantee:
-        return []
-    odds = membership_odds(bound.epsilon, bound.delta)
-    pair, delta = group_privacy(2, bound.epsilon, bound.delta), rounded(bound.delta, 3)
-    rows = [
-        (
-            "ε",
-            f"The probabilities of any result, {_PAIRS[bound.adjacency]}, differ at most by the "
-            f"factor e^ε = {times(odds.likelihood_ratio)}, plus δ.",
-        ),
-        (
-            "δ",
-            f"{delta}, at most 1 in {_one_in(bound.delta)}: the probability that the factor e^ε "
-            f"does not cover.{_large_delta(report, bound)}",
-        ),
-        (
-            "Unit",
-            f"One {bound.unit}. A person with k records is protected with k·ε and "
-            "δ·(1 + e^ε + … + e^((k−1)·ε)); for two records, "
-            f"ε = {rounded(pair[0], 4)} and δ = {rounded(pair[1], 3)}.",
-        ),
-        ("Accountant", f"{bound.accountant}: {_ACCOUNTANTS.get(bound.accountant, 'unknown')}."),
-    ]
-    if claim.is_full_plan and claim.spent is not None:
-        rows.append(("Spent so far", f"{claim.spent}."))
-    if odds.best_guess > 0.99:
-        rows.append(
-            ("Large ε", "The bound alone rules out little. An audit measures known attacks.")
-        )
-    return rows
 
 
 def _one_in(delta: float) -> str:
     return f"{math.floor(1 / Fraction(repr(delta))):,}"
 
 
-def _large_delta(report: RunReport, bound: PrivacyBound) -> str:
-    n = None if report.facts is None else report.facts.dataset_size
-    if n is None or bound.delta * n < 1.0:
+def odds(report: RunReport) -> list[tuple[str, str]]:
+    """Return the claim as odds, as names and sentences; empty if nothing is guaranteed."""
+    bound = report.claim.bound
+    if bound is None or not report.claim.is_guarantee:
+        return []
+    found = membership_odds(bound.epsilon, bound.delta)
+    answers, question = _GUESSES[bound.adjacency]
+    F, P = found.rates[0]
+    return [
+        (
+            "Best guess",
+            f"An attacker who sees every model, knows all other records, and first thinks "
+            f"{answers} equally likely guesses right {question} with probability at most "
+            f"{percent(found.best_guess)}.",
+        ),
+        (
+            "Best test",
+            f"A test that wrongly says 'in' of {100.0 * F:g} % of the records that were not in the "
+            f"data says it of at most {percent(P)} of those that were.",
+        ),
+        *_conditions(report, bound),
+    ]
+
+
+def _conditions(report: RunReport, bound: PrivacyBound) -> Iterator[tuple[str, str]]:
+    facts, ledger, evaluation = report.facts, report.ledger, report.evaluation
+    if facts is not None:
+        yield "Taken as public", f"{public_size(facts)}."
+        if bound.delta * facts.dataset_size >= 1.0:
+            yield (
+                "Large δ",
+                f"This δ is NOT below 1/n = 1/{facts.dataset_size:,}: it would allow publishing a "
+                "record outright. Choose a smaller one.",
+            )
+    if ledger is not None and len(ledger["runs"]) > 1:
+        total = "∞" if ledger["epsilon"] is None else rounded(ledger["epsilon"], 4)
+        yield (
+            "All runs",
+            f"All {len(ledger['runs'])} runs in the ledger together: ε = {total} at "
+            f"δ = {rounded(ledger['delta'], 3)}, for a record that is in all of them.",
+        )
+    if evaluation is not None and evaluation.epsilon is not None:
+        seeded = " SEEDED: its noise can be computed and subtracted."
+        delta = "" if evaluation.delta is None else f" at δ = {rounded(evaluation.delta, 3)}"
+        yield (
+            "Evaluation",
+            f"It costs ε = {rounded(evaluation.epsilon, 4)}{delta} for each record in it: the sum "
+            "for a record in both, the larger for a record in one part of a random split."
+            f"{seeded if evaluation.is_seeded else ''}",
+        )
+
+
+def reading(report: RunReport) -> str:
+    """Return how strong ε is, in plain words; empty if nothing is guaranteed."""
+    bound = report.claim.bound
+    if bound is None or not report.claim.is_guarantee:
         return ""
-    return (
-        f" This δ is NOT below 1/n = 1/{n:,}: it would allow publishing a record outright. Choose "
-        "a smaller one."
+    word = strength(bound.epsilon)
+    an = "If that is public: an" if report.claim.verdict == "conditional" else "An"
+    of = f"{an} ε of {rounded(bound.epsilon, 4)} for each {bound.unit}"
+    return f"{of} is {word}. {_READINGS[word]}"
+
+
+def not_covered(report: RunReport) -> dict[str, str]:
+    """Return what the claim of this run does not cover; empty if nothing is guaranteed."""
+    bound = report.claim.bound
+    if bound is None or not report.claim.is_guarantee:
+        return {}
+    epsilon, delta = group_privacy(2, bound.epsilon, bound.delta)
+    rows = {
+        "Several rows of a person": f"The claim is for each {bound.unit}: two of one person have "
+        f"ε = {rounded(epsilon, 4)} and δ = {rounded(delta, 3)}, and k have k·ε.",
+        "Groups": "What the model reveals about a group applies to all of its members, in the data "
+        "or not.",
+    }
+    if report.metrics:
+        rows["Public test data"] = "Records that were declared public are not protected."
+    if not report.is_ledger_shared:
+        rows["Other runs"] = (
+            "Other runs on the same data add to ε. A shared ledger counts them (--ledger FILE)."
+        )
+    rows["Other channels"] = (
+        "The data itself, output of the caller's own code, the time and memory of a step, and an "
+        "attacker who controls the machine."
     )
-
-
-NOT_COVERED = (
-    (
-        "Public test data",
-        "Records that metrics are computed on were declared public, and are not protected.",
-    ),
-    (
-        "Properties of groups",
-        "What the model reveals about a group applies to each of its members, whether or not their "
-        "records were used.",
-    ),
-    (
-        "Other channels",
-        "The data itself, releases that are not in the ledger, output of the caller's own code, "
-        "the time and memory of a step, and an attacker who controls the machine.",
-    ),
-    (
-        "Changed files",
-        "The run directory is not signed. The ledger is checked for damage, not for tampering.",
-    ),
-)
+    return rows

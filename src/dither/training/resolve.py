@@ -20,7 +20,7 @@ from dither.training.rule import GIVEN
 from dither.training.run_directory import RunDirectory
 from dither.training.settings import frozen
 
-FROM_DATA = "the number of records in the data, taken as public"
+FROM_DATA = "counted in the data, taken as public"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,9 @@ class Run:
             keeps a ledger in ``directory``.
         checkpoint_every: steps between two checkpoints; the last step always writes one.
         derived_from_private_data: values that the caller computed from the private data and treats
-            as public, such as "the number of records"; the report lists them.
+            as public, such as "the set of classes"; the report lists them.
+        data: name of the data, such as its file name; the report says it.
+        purpose: what the model is for; the report says it.
 
     Example:
         >>> import tempfile, dither, torch
@@ -67,9 +69,13 @@ class Run:
     ledger: Ledger | str | Path | None = None
     checkpoint_every: int = 50
     derived_from_private_data: Sequence[str] = ()
+    data: str = ""
+    purpose: str = ""
 
     def __post_init__(self) -> None:
         validate.count(checkpoint_every=self.checkpoint_every)
+        validate.instance(str, data=self.data)
+        validate.instance(str, purpose=self.purpose)
         derived = self.derived_from_private_data
         if isinstance(derived, str) or not all(isinstance(value, str) for value in derived):
             raise validate.InvalidTypeError(
@@ -120,6 +126,7 @@ class RunDirectory:
         ledger = run.ledger.path if isinstance(run.ledger, Ledger) else run.ledger
         self._ledger = None if ledger is None else str(Path(ledger).resolve())
         self._derived = tuple(run.derived_from_private_data)
+        self._described = {"data": run.data, "purpose": run.purpose}
         self._is_new = not self.path.exists() or _names(self.path) == {CANARIES}
         self.run: str = self._about()["run"] if self.has_begun else new_name()
 
@@ -161,6 +168,7 @@ class RunDirectory:
             "inode": self.path.stat().st_ino,
             "derived_from_private_data": self._derived,
             "sessions": [_session()],
+            **{name: text for name, text in self._described.items() if text},
         }
         self.write(ABOUT, json.dumps(about))
         return Ledger(self._ledger_path)

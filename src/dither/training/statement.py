@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import fill
 from typing import Any, Protocol
 
@@ -63,7 +63,9 @@ class _Stated(Protocol):
     def privacy_statement(self) -> str: ...
 
 
-def statement(run: TrainResult | Private | _Stated, *, leaks: Sequence[str] = ()) -> str:
+def statement(
+    run: TrainResult | Private | _Stated, *, leaks: Sequence[str] = (), is_counted: bool = False
+) -> str:
     """Return the privacy statement of a training run, to publish with the model.
 
     Args:
@@ -71,6 +73,7 @@ def statement(run: TrainResult | Private | _Stated, *, leaks: Sequence[str] = ()
             of `dither.estimators`, whose ``privacy_statement()`` this then is.
         leaks: what else was derived from the private data, each as a clause: "the classes were
             derived from the private data".
+        is_counted: whether n was counted in the data; a run with a recipe knows that.
 
     Example:
         >>> import dither, torch
@@ -88,20 +91,26 @@ def statement(run: TrainResult | Private | _Stated, *, leaks: Sequence[str] = ()
             )
         return run.privacy_statement()
     if isinstance(run, Private):
-        facts = run.model, run.plan, run.spent(), run.step, (), run.seed
-        run = TrainResult(*facts, factor=run.factor)
+        given = run.model, run.plan, run.spent(), run.step, (), run.seed
+        run = TrainResult(*given, factor=run.factor)
+    facts = facts_of(run)
+    facts = replace(facts, is_counted=facts.is_counted or is_counted)
     derived = [derived_clause(value) for value in run.derived_from_private_data]
-    parts = paragraphs(_facts(run), leaks=[*leaks, *derived])
+    parts = paragraphs(facts, leaks=[*leaks, *derived])
     return "\n".join(fill(part, 80) for part in parts)
 
 
 def paragraphs(facts: RunFacts, *, leaks: Sequence[str] = ()) -> list[str]:
     """Return the statement's paragraphs."""
     condition = f"If {'this is' if len(leaks) == 1 else 'these are'} public, " if leaks else ""
-    parts = [guarantee(facts, condition), _mechanism(facts)]
-    parts += [facts.settings] if facts.settings else []
-    parts += [_public(facts), _randomness(facts)]
+    parts = [guarantee(facts, condition), *foundations(facts, leaks)]
     return [*([_leaks(leaks)] if leaks else []), *parts]
+
+
+def foundations(facts: RunFacts, leaks: Sequence[str] = ()) -> list[str]:
+    """Return what the guarantee rests on: mechanism, settings, public facts and randomness."""
+    settings = [facts.settings] if facts.settings else []
+    return [_mechanism(facts), *settings, _public(facts, leaks), _randomness(facts)]
 
 
 def derived_clause(value: str) -> str:
@@ -109,7 +118,8 @@ def derived_clause(value: str) -> str:
     return f"{value} was derived from the private data"
 
 
-def _facts(result: TrainResult) -> RunFacts:
+def facts_of(result: TrainResult) -> RunFacts:
+    """Return the facts of a run for its statement."""
     plan = result.plan
     return RunFacts(
         bound=result.bound,
@@ -214,13 +224,18 @@ def recipe_facts(recipe: Recipe | None, factor: float | None) -> dict[str, Any]:
     return {"settings": text, "is_counted": "dataset_size" not in recipe.given}
 
 
-def _public(facts: RunFacts) -> str:
-    counted = "which is the number of records in the data, " if facts.is_counted else ""
+def public_size(facts: RunFacts) -> str:
+    """Return that n is taken as public, and whether it was counted; reports say it, too."""
+    counted = ", counted in the data" if facts.is_counted else ""
+    return f"the number of records, n = {facts.dataset_size:,}{counted}"
+
+
+def _public(facts: RunFacts, leaks: Sequence[str]) -> str:
+    classes = "" if any("classes" in leak for leak in leaks) else "the set of classes; "
     return (
-        f"Taken as public: the number of records, n = {facts.dataset_size:,}, {counted}the shape "
-        "of a record, the set of classes, any bounds that were given, and all settings. The "
-        "statement is about this run alone: choosing settings by looking at other runs on the same "
-        "data costs additional privacy."
+        f"Taken as public: {public_size(facts)}; the shape of a record; {classes}any bounds that "
+        "were given; and all settings. The statement is about this run alone: choosing settings by "
+        "looking at other runs on the same data costs additional privacy."
     )
 
 
