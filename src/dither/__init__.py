@@ -29,10 +29,11 @@ The packages, in the order in which they may import each other: ``types``, ``val
 ``noise`` (relative noise for given step sizes), ``planning`` (all of that in one frozen plan),
 ``randomness`` (cryptographic random bits), ``sampling`` (which records take part in a step),
 ``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``ledger`` (what was
-spent, on disk), ``training`` (private training), ``data`` (readers of files), ``audit`` (attacks
-that test the claim), ``estimators`` (scikit-learn estimators), ``explorer`` (a page to plan
-interactively), ``integrations`` (Opacus and transformers), ``reports`` (figures, privacy
-statements, reports), ``cli`` (the ``dither`` command).
+spent, on disk), ``training`` (private training), ``evaluation`` (metrics of private records, with
+noise), ``data`` (readers of files), ``audit`` (attacks that test the claim), ``estimators``
+(scikit-learn estimators), ``explorer`` (a page to plan interactively), ``integrations`` (Opacus and
+transformers), ``reports`` (figures, privacy statements, reports), ``cli`` (the ``dither``
+command).
 
 >>> import dither
 >>> plan = dither.plan(
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         clipping,
         data,
         estimators,
+        evaluation,
         ledger,
         noise,
         planning,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         training,
     )
     from dither.accounting import delta, epsilon
+    from dither.evaluation import evaluate
     from dither.planning import Plan, plan
     from dither.training import Public, Run, train
     from dither.training.make_private import make_private
@@ -81,6 +84,8 @@ __all__ = [
     "delta",
     "epsilon",
     "estimators",
+    "evaluate",
+    "evaluation",
     "ledger",
     "make_private",
     "noise",
@@ -103,6 +108,7 @@ _PACKAGE_OF = {
     "Run": "training",
     "delta": "accounting",
     "epsilon": "accounting",
+    "evaluate": "evaluation",
     "make_private": "training",
     "plan": "planning",
     "recipe": "training",
