@@ -29,10 +29,11 @@ The packages, in the order in which they may import each other: ``types``, ``val
 ``accounting`` (what noise costs), ``noise`` (relative noise for given step sizes), ``planning``
 (all of that in one frozen plan), ``randomness`` (cryptographic random bits), ``sampling`` (which
 records take part in a step), ``clipping`` (sums of clipped per-record gradients), ``release`` (the
-noise), ``ledger`` (what was spent, on disk), ``training`` (private training), ``data`` (readers of
-files), ``audit`` (attacks that test the claim), ``estimators`` (scikit-learn estimators),
-``explorer`` (a page to plan interactively), ``integrations`` (Opacus and transformers), ``reports``
-(figures, privacy statements, reports), ``cli`` (the ``dither`` command).
+noise), ``ledger`` (what was spent, on disk), ``training`` (private training), ``evaluation``
+(metrics of private records, with noise), ``data`` (readers of files), ``audit`` (attacks that test
+the claim), ``estimators`` (scikit-learn estimators), ``explorer`` (a page to plan interactively),
+``integrations`` (Opacus and transformers), ``reports`` (figures, privacy statements, reports),
+``cli`` (the ``dither`` command).
 
 >>> import dither
 >>> plan = dither.plan(
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         clipping,
         data,
         estimators,
+        evaluation,
         ledger,
         noise,
         planning,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         training,
     )
     from dither.accounting import delta, epsilon
+    from dither.evaluation import evaluate
     from dither.planning import Plan, plan
     from dither.schema import Schema
     from dither.training import Public, Run, train
@@ -84,6 +87,8 @@ __all__ = [
     "delta",
     "epsilon",
     "estimators",
+    "evaluate",
+    "evaluation",
     "ledger",
     "make_private",
     "noise",
@@ -108,6 +113,7 @@ _PACKAGE_OF = {
     "Schema": "schema",
     "delta": "accounting",
     "epsilon": "accounting",
+    "evaluate": "evaluation",
     "make_private": "training",
     "plan": "planning",
     "recipe": "training",

@@ -78,12 +78,15 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
 
     console = Console(highlight=False)
     own = f"ε at δ = {delta:g}"
-    table = Table("run", "registered (UTC)", "steps", "noise z", own, "state")
+    has_parts = any(run["split"] is not None for run in totals["runs"])
+    part = ["part"] if has_parts else []
+    table = Table("run", *part, "registered (UTC)", "steps", "noise z", own, "state")
     table.columns[0].overflow = "fold"
     for run in totals["runs"]:
         least, most = run["least_noise"], run["most_noise"]
         table.add_row(
             run["run"],
+            *(["all" if run["split"] is None else f"{run['split']}: {run['part']}"] * has_parts),
             run["registered"][:16].replace("T", " "),
             f"{run['spent']:,} of {run['planned']:,}",
             "none" if least is None else f"{least:.4g} to {most:.4g}",
@@ -94,6 +97,8 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
     total = "∞" if totals["epsilon"] is None else rounded(totals["epsilon"], 4)
     how = COMPOSITION_TEXT[totals["composition"]]
     sys.stdout.write(f"Spent together: ε = {total} at δ = {delta:g}. {how}\n")
+    if has_parts:
+        sys.stdout.write("Of the parts of a random split the most expensive counts.\n")
     sys.stdout.write(f"{_cap_line(ledger)}\n")
     if plot is not None:
         sys.stdout.write(f"The figure is in {plot}.\n")

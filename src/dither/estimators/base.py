@@ -96,8 +96,7 @@ class PrivateEstimator(BaseEstimator, ABC):
         check_is_fitted(self, "privacy_")
         is_counted = self.dataset_size is None
         text = statement(self._result, leaks=self._leaks, is_counted=is_counted)
-        return f"{text}
-{fill(_WEIGHTED, 80)}" if self._is_weighted else text
+        return f"{text}\n{fill(_WEIGHTED, 80)}" if self._is_weighted else text
 
     @abstractmethod
     def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:

@@ -192,7 +192,7 @@ class Account:
                 raise validate.InvalidValueError(
                     f"plan must begin with the {charged} steps that run {self.run!r} has spent"
                 )
-            state.check_cap(RunState(run.entry, noise, run.came_later, run.spent))
+            state.check_cap(RunState(run.entry, noise, run.after, run.spent))
             return PlanEntry(self.run, fingerprint, noise, now())
 
         self._registered().append(entry)

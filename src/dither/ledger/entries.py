@@ -40,6 +40,8 @@ class RunEntry:
         delta: δ of the plan.
         is_seeded: whether its noise can be repeated by those who know the seed.
         time: when, in UTC.
+        split: the name of a random split of the records, if the run had one of its parts only.
+        part: the name of that part.
     """
 
     run: str
@@ -51,6 +53,8 @@ class RunEntry:
     delta: float
     is_seeded: bool
     time: str
+    split: str | None = None
+    part: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,9 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def to_text(entry: Entry) -> tuple[str, str]:
     """Return an entry's kind, and its fields as JSON."""
-    fields = {key: to_json_value(value) for key, value in asdict(entry).items()}
+    fields = {
+        key: to_json_value(value) for key, value in asdict(entry).items() if value is not None
+    }
     return _NAMES[type(entry)], json.dumps(fields, sort_keys=True, allow_nan=False)
 
 

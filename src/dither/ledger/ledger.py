@@ -30,6 +30,7 @@ class Ledger:
         - A step's cost is on the disk before its release can be seen; what was written stays.
         - With a cap, all runs together never cost more: a run that would pass it is refused before
           its first step, also if several processes register at once.
+        - Runs on different parts of one random split do not add up (`part`).
         - Damage is found, and then nothing is counted: a total is never too small.
 
     Args:
@@ -51,15 +52,60 @@ class Ledger:
                 place.mkdir(parents=True, exist_ok=True)
             place = place / FILE
         self._store, self._mutex = Store(place, is_new=create), Lock()
+        self._part: tuple[str, str] | None = None
 
-    def __reduce__(self) -> tuple[type["Ledger"], tuple[Path]]:
+    def __reduce__(self) -> tuple[Callable[..., "Ledger"], tuple[Any, ...]]:
         """Copy and pickle as another connection to the same file."""
-        return Ledger, (self.path,)
+        return _reopen, (self.path, self._part)
+
+    def part(self, split: str, part: str) -> "Ledger":
+        """Return this ledger for runs that have only one part of a random split of the records.
+
+        A record is in exactly one part of a split, drawn for each record independently of all else
+        (`dither.evaluation.train_holdout_split`). So no record pays for two parts of one split: the
+        total is the largest over the choices of one part per split, of the composition of the runs
+        without a split and of those in the chosen parts. Parts of different splits add up, and so
+        do runs on the same part. Where there are more than 64 choices, everything adds up.
+
+        Proof: Let M be all releases, r a record, D the others, and c the parts that r is in. Given
+        c and where the others are, a run on any other part is a random function of releases before
+        it and of records other than r, hence post-processing: also a run that uses a model which
+        was trained on r. The runs that are left are those of the choice c, and they compose to
+        (ε_c, δ), as fixed or as adaptive runs, whichever they are *among themselves*: results of
+        the other runs do not depend on r except through them. So P(M(D + r) ∈ S | c) ≤ e^ε·P(M(D)
+        ∈ S) + δ for every c, with ε the largest ε_c. M(D) does not depend on c, as where the others
+        are is drawn independently of r. The mean over c is the claim; its reverse is shown the same
+        way. A cap is kept for every choice, and so is the filter behind it.
+
+        Args:
+            split: the name of the split; one name for one draw.
+            part: the name of the part that the runs have.
+
+        Example:
+            >>> import dither, tempfile
+            >>> plan = dither.Plan.from_noise_multipliers(
+            ...     [4.0], delta=1e-5, dataset_size=100, batch_size=100
+            ... )
+            >>> ledger = Ledger(tempfile.mkdtemp())
+            >>> for name in ("training", "holdout"):
+            ...     ledger.part("tenth", name).register(plan).finish(0, 4.0)
+            >>> ledger.total(1e-5).epsilon == plan.bound.epsilon
+            True
+        """
+        handle = object.__new__(Ledger)
+        handle._store, handle._mutex = self._store, self._mutex
+        handle._part = _name(split=split), _name(part=part)
+        return handle
 
     @property
     def path(self) -> Path:
         """The file."""
         return self._store.path
+
+    @property
+    def split_part(self) -> tuple[str, str] | None:
+        """The split and the part that new runs are registered with; None for all records."""
+        return self._part
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -87,7 +133,8 @@ class Ledger:
 
         Runs that were all registered before the first of them spent anything compose like one run.
         A run that was registered later may have been planned by looking at results: then the total
-        is an odometer's, by the orders that were fixed with the cap.
+        is an odometer's, by the orders that were fixed with the cap. Of the parts of a random split
+        the most expensive counts (`part`).
 
         Args:
             delta: δ of the claim.
@@ -146,9 +193,9 @@ class Ledger:
                 raise validate.InvalidValueError(f"name must be new in the ledger, got {run!r}")
             run_entry = RunEntry(
                 run, plan.fingerprint, plan.sampling, plan.sample_rate, noise, bound.epsilon,
-                bound.delta, is_seeded, now(),
+                bound.delta, is_seeded, now(), *(self._part or ()),
             )  # fmt: skip
-            state.check_cap(RunState(run_entry, noise, state.has_spent))
+            state.check_cap(RunState(run_entry, noise, state.spenders))
             return run_entry
 
         self.append(entry)
@@ -177,6 +224,8 @@ class Ledger:
                 "epsilon": _finite(self.total_of(name, delta=delta).epsilon),
                 "is_open": run.is_open,
                 "is_seeded": run.entry.is_seeded,
+                "split": run.entry.split,
+                "part": run.entry.part,
             }
             for name, run in self.runs.items()
         ]
@@ -239,6 +288,19 @@ def account_for(
     return Account(open_ledger, name=name, is_seeded=is_seeded, owns_ledger=True)
 
 
+def _reopen(path: Path, part: tuple[str, str] | None) -> Ledger:
+    ledger = Ledger(path)
+    return ledger if part is None else ledger.part(*part)
+
+
+def _name(**argument: object) -> str:
+    ((name, value),) = argument.items()
+    text = validate.instance(str, **argument)
+    if not text:
+        raise validate.InvalidValueError(f"{name} must be a name, got {value!r}")
+    return text
+
+
 class _ChangedError(Exception):
     """The state is not as it was."""
 
@@ -247,7 +309,7 @@ def _decisive(state: LedgerState) -> object:
     """Return all of a state but the number of steps, as far as they were registered before."""
     runs = [(name, run.noise, run.is_open) for name, run in state.runs.items()]
     closed = [tuple(run.spent) for run in state.runs.values() if not run.is_open]
-    return state.cap, state.has_spent, runs, closed
+    return state.cap, state.spenders, runs, closed
 
 
 def _finite(value: float) -> float | None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from dither.accounting import BudgetExceededError, Filter, Odometer
 from dither.ledger.entries import CapEntry, Entry, PlanEntry, RunEntry, StepEntry
 from dither.types import PrivacyBound, SpentSoFar
 
+_MOST_CHOICES = 64
 Composition = Literal["fixed", "adaptive"]
 COMPOSITION_TEXT = {
     "fixed": "All runs were registered before anything was spent: they compose like one run.",
@@ -30,13 +32,13 @@ class RunState:
         entry: how it was registered.
         noise: the least noise of its steps by its latest plan, those that were spent first.
         spent: the noise of the steps that were charged.
-        came_later: whether something had been spent when it was registered.
+        after: names of the runs that had spent something when it was registered.
         is_open: whether it may still spend.
     """
 
     entry: RunEntry
     noise: tuple[float, ...]
-    came_later: bool
+    after: frozenset[str]
     spent: list[float] = field(default_factory=list)
     is_open: bool = True
 
@@ -61,6 +63,10 @@ class RunState:
         """Return the least noise of the steps that were or may still be charged."""
         return self.planned_noise() if self.is_open else self.spent_noise()
 
+    def came_later(self, runs: "Sequence[RunState]") -> bool:
+        """Return whether any of these runs had spent something when it was registered."""
+        return any(run.entry.run in self.after for run in runs)
+
 
 @dataclass
 class LedgerState:
@@ -75,9 +81,18 @@ class LedgerState:
         return any(run.spent for run in self.runs.values())
 
     @property
+    def spenders(self) -> frozenset[str]:
+        """The names of the runs that have spent something."""
+        return frozenset(name for name, run in self.runs.items() if run.spent)
+
+    @property
     def composition(self) -> Composition:
-        """How the runs compose: "fixed" if all were registered before anything was spent."""
-        return "adaptive" if any(run.came_later for run in self.runs.values()) else "fixed"
+        """How the runs compose: "fixed" if all were registered before anything was spent.
+
+        Runs on other parts of a split do not count: they do not compose.
+        """
+        is_adaptive = any(map(_are_adaptive, choices([*self.runs.values()])))
+        return "adaptive" if is_adaptive else "fixed"
 
     @property
     def sampling(self) -> str | None:
@@ -89,7 +104,7 @@ class LedgerState:
         if isinstance(entry, CapEntry):
             self.cap = entry
         elif isinstance(entry, RunEntry):
-            self.runs[entry.run] = RunState(entry, entry.noise, self.has_spent)
+            self.runs[entry.run] = RunState(entry, entry.noise, self.spenders)
         elif isinstance(entry, StepEntry):
             self.runs[entry.run].spent.append(entry.noise)
         elif isinstance(entry, PlanEntry):
@@ -101,7 +116,13 @@ class LedgerState:
     def total(self, delta: float, names: Sequence[str] | None = None) -> PrivacyBound:
         """Return what was spent by all runs together, or by some of them."""
         runs = [run for name, run in self.runs.items() if names is None or name in names]
-        if any(run.came_later for run in runs) and len(runs) > 1:
+        totals = [self._total(choice, delta) for choice in choices(runs)]
+        found = max(totals, key=lambda bound: bound.epsilon)
+        is_incomplete = any(isinstance(bound, SpentSoFar) for bound in totals)
+        return SpentSoFar(**asdict(found)) if is_incomplete else found
+
+    def _total(self, runs: Sequence[RunState], delta: float) -> PrivacyBound:
+        if _are_adaptive(runs):
             return self._bound([(run, run.spent_noise()) for run in runs], delta, "adaptive")
         # A run that was ended before its plan may have been ended by its results: only the full
         # plan's cost holds wherever it ends.
@@ -126,8 +147,7 @@ class LedgerState:
                 )
         if self.cap is None:
             return
-        adaptive = self.composition == "adaptive" or run.came_later
-        found = self._planned_epsilon((*others, run), self.cap.delta, adaptive=adaptive)
+        found, adaptive = self._planned_epsilon((*others, run), self.cap.delta)
         if not found <= self.cap.epsilon:
             how = (
                 "as it is planned after others have spent, by a filter"
@@ -143,20 +163,23 @@ class LedgerState:
         """Raise if runs that are open have registered more than a new cap would allow."""
         if not any(run.is_open and run.is_incomplete for run in self.runs.values()):
             return
-        adaptive = self.composition == "adaptive"
-        found = self._planned_epsilon([*self.runs.values()], delta, adaptive=adaptive)
+        found, _ = self._planned_epsilon([*self.runs.values()], delta)
         if not found <= epsilon:
             raise BudgetExceededError(
                 f"the cap must not be below what open runs have registered, ε = {found:.4g} at "
                 f"δ = {delta:g}, got ε = {epsilon:g}: let them end first"
             )
 
-    def _planned_epsilon(self, runs: Sequence[RunState], delta: float, *, adaptive: bool) -> float:
-        """Return ε of all that runs have spent or may still spend."""
-        if not adaptive:
+    def _planned_epsilon(self, runs: Sequence[RunState], delta: float) -> tuple[float, bool]:
+        """Return ε of all that runs have spent or may still spend, and if a filter bounds it."""
+        found = [(self._planned(choice, delta), _are_adaptive(choice)) for choice in choices(runs)]
+        return max(found)
+
+    def _planned(self, runs: Sequence[RunState], delta: float) -> float:
+        if not _are_adaptive(runs):
             return self._bound([(run, run.planned_noise()) for run in runs], delta, "fixed").epsilon
         # The filter must have held for the first runs whatever came of them.
-        first = [(run, run.planned_noise()) for run in runs if not run.came_later]
+        first = [(run, run.planned_noise()) for run in runs if not run.came_later(runs)]
         every = [(run, run.committed_noise()) for run in runs]
         return max(self._bound(each, delta, "adaptive").epsilon for each in (first, every))
 
@@ -182,6 +205,31 @@ class LedgerState:
         for noise, rate in zip(z.tolist(), q.tolist(), strict=True):
             odometer.charge(noise, rate)
         return odometer.bound()
+
+
+def choices(runs: Sequence[RunState]) -> list[Sequence[RunState]]:
+    """Return the sets of runs that one record can be in: one for each choice of parts.
+
+    See `Ledger.part`. Where there are more than 64, all runs are taken together.
+    """
+    parts: dict[str, list[str | None]] = {}
+    for run in runs:
+        if run.entry.split is not None and run.entry.part not in parts.get(run.entry.split, []):
+            parts.setdefault(run.entry.split, []).append(run.entry.part)
+    if math.prod(map(len, parts.values())) > _MOST_CHOICES:
+        return [runs]
+    return [
+        [
+            run
+            for run in runs
+            if run.entry.split is None or (run.entry.split, run.entry.part) in chosen
+        ]
+        for chosen in product(*([(name, part) for part in parts[name]] for name in parts))
+    ]
+
+
+def _are_adaptive(runs: Sequence[RunState]) -> bool:
+    return any(run.came_later(runs) for run in runs)
 
 
 def orders_for(epsilon: float, delta: float, sampling: str) -> tuple[float, ...]:

@@ -47,6 +47,8 @@ class Run:
             stay spent, and the noise of the remaining steps is planned again.
         ledger: a `dither.ledger.Ledger` or its path, shared with other runs on the same data; None
             keeps a ledger in ``directory``.
+        part: (split, part) if the data is one part of a random split and the ledger is the one in
+            ``directory``; for another ledger pass ``ledger.part(split, part)``, which see.
         checkpoint_every: steps between two checkpoints; the last step always writes one.
         derived_from_private_data: values that the caller computed from the private data and treats
             as public, such as "the set of classes"; the report lists them.
@@ -67,6 +69,7 @@ class Run:
     _: KW_ONLY
     resume: bool = False
     ledger: Ledger | str | Path | None = None
+    part: tuple[str, str] | None = None
     checkpoint_every: int = 50
     derived_from_private_data: Sequence[str] = ()
     data: str = ""
@@ -84,6 +87,11 @@ class Run:
         object.__setattr__(self, "derived_from_private_data", tuple(derived))
         if self.resume and self.directory is None:
             raise InvalidValueError("resume=True needs the run directory, got directory=None")
+        if self.part is not None and (self.directory is None or self.ledger is not None):
+            raise InvalidValueError(
+                f"part must be None unless the ledger is the one in directory, got {self.part!r}: "
+                "pass ledger=ledger.part(split, part)"
+            )
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,9 @@ class RunDirectory:
 
     def __init__(self, run: Run, path: str | Path) -> None:
         self.path = check_directory(path, resume=run.resume)
-        ledger = run.ledger.path if isinstance(run.ledger, Ledger) else run.ledger
+        ledger, self._part = run.ledger, run.part
+        if isinstance(ledger, Ledger):
+            self._part, ledger = ledger.split_part, ledger.path
         self._ledger = None if ledger is None else str(Path(ledger).resolve())
         self._derived = tuple(run.derived_from_private_data)
         self._described = {"data": run.data, "purpose": run.purpose}
@@ -150,7 +160,7 @@ class RunDirectory:
                     f"{str(self.path)!r}"
                 )
             self._resume()
-            ledger = Ledger(self._ledger_path, create=False)
+            ledger = self._open(create=False)
             if self.run not in ledger.runs:  # it died before: the plan is the one of this session
                 self._write_plan(plan, recipe)
             return ledger
@@ -171,7 +181,11 @@ class RunDirectory:
             **{name: text for name, text in self._described.items() if text},
         }
         self.write(ABOUT, json.dumps(about))
-        return Ledger(self._ledger_path)
+        return self._open(create=True)
+
+    def _open(self, *, create: bool) -> Ledger:
+        ledger = Ledger(self._ledger_path, create=create)
+        return ledger if self._part is None else ledger.part(*self._part)
 
     def _write_plan(self, plan: str, recipe: Recipe | None) -> None:
         self.write(PLAN, plan)

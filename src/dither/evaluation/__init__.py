@@ -1,0 +1,21 @@
+"""Paid evaluation: how good a model is on private records, measured with noise.
+
+`evaluate` makes one Gaussian release of a holdout and computes all metrics, with intervals, from
+it. `train_holdout_split` draws the holdout so that of training and evaluation only the larger cost
+counts.
+"""
+
+from dither.evaluation.cells import CalibrationBin, OperatingPoint
+from dither.evaluation.estimates import Estimate
+from dither.evaluation.evaluating import evaluate
+from dither.evaluation.evaluation import Evaluation
+from dither.evaluation.split import train_holdout_split
+
+__all__ = [
+    "CalibrationBin",
+    "Estimate",
+    "Evaluation",
+    "OperatingPoint",
+    "evaluate",
+    "train_holdout_split",
+]

@@ -1,0 +1,79 @@
+"""A random split of the records into a part to train on and a part to evaluate on."""
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dither import validate
+from dither.randomness import Source
+from dither.sampling import Poisson
+
+
+def train_holdout_split(
+    *arrays: Any, holdout: float = 0.1, random_state: int | None = None
+) -> list[Any]:
+    """Split records at random, so that the costs of both parts need not be added.
+
+    Every record is in the holdout with probability ``holdout``, independently of all others, by
+    random bits of the operating system. A record is then in one part only, and of training on the
+    one and evaluating on the other only the larger cost counts: see `dither.ledger.Ledger.part`. A
+    split with parts of fixed sizes, as scikit-learn's, does not give this: there one record's part
+    depends on the others'.
+
+    Args:
+        *arrays: arrays, tensors, data frames, Series or lists with one entry per record.
+        holdout: the probability, in (0, 1).
+        random_state: a seed, for tests only.
+
+    Returns:
+        The training part and the holdout of each, as scikit-learn's ``train_test_split`` does.
+
+    Example:
+        >>> X_train, X_holdout, y_train, y_holdout = train_holdout_split(
+        ...     np.zeros((1000, 3)), [0] * 1000, holdout=0.2, random_state=1
+        ... )
+        >>> len(X_train) == len(y_train), len(X_train) + len(X_holdout)
+        (True, 1000)
+    """
+    probability = validate.probability(holdout=holdout)
+    if not arrays:
+        raise validate.InvalidValueError("arrays must be at least one, got none")
+    sizes = [_size(each) for each in arrays]
+    if len(set(sizes)) > 1:
+        raise validate.InvalidValueError(
+            f"arrays must have the same number of records, got {', '.join(map(str, sizes))}"
+        )
+    stream = source_of(random_state).stream("split", 0)
+    held_out = Poisson(probability).draw(sizes[0], stream)
+    kept = np.setdiff1d(np.arange(sizes[0]), held_out, assume_unique=True)
+    return [_take(each, records) for each in arrays for records in (kept, held_out)]
+
+
+def source_of(random_state: object) -> Source:
+    """Return the source of random bits for a seed or None."""
+    if random_state is None:
+        return Source()
+    if isinstance(random_state, bool) or not isinstance(random_state, Integral):
+        raise validate.InvalidTypeError(
+            f"random_state must be an integer or None, got {random_state!r}"
+        )
+    return Source(int(random_state))
+
+
+def _size(records: Any) -> int:
+    return int(records.shape[0] if hasattr(records, "shape") else len(records))
+
+
+def _take(records: Any, indices: NDArray[np.int64]) -> Any:
+    if hasattr(records, "iloc"):
+        return records.iloc[indices]
+    if hasattr(records, "shape"):  # arrays, tensors, sparse matrices, polars
+        return records[indices]
+    if isinstance(records, Sequence) and not isinstance(records, str):
+        return type(records)(records[k] for k in indices)  # type: ignore[call-arg]
+    raise validate.InvalidTypeError(
+        f"arrays must be arrays, data frames or lists, got {type(records).__name__}"
+    )
