@@ -178,7 +178,7 @@ def not_covered(report: RunReport) -> dict[str, str]:
     epsilon, delta = group_privacy(2, bound.epsilon, bound.delta)
     rows = {
         "Several rows of a person": f"The claim is for each {bound.unit}: two of one person have "
-        f"ε = {rounded(epsilon, 4)} and δ = {rounded(delta, 3)}, and k have k·ε.",
+        f"ε = {rounded(epsilon, 4)} and δ = {rounded(delta, 3)}, and k have k·ε with a larger δ.",
         "Groups": "What the model reveals about a group applies to all of its members, in the data "
         "or not.",
     }
