@@ -6,6 +6,7 @@ PrivateLogisticRegression(epsilon=2.0)
 """
 
 from dither.estimators.defaults import Defaults, defaults
+from dither.estimators.gam import PrivateGAMClassifier, PrivateGAMRegressor, Shape
 from dither.estimators.leaks import PrivacyLeakWarning
 from dither.estimators.linear import (
     PrivateLinearRegression,
@@ -25,6 +26,8 @@ __all__ = [
     "Defaults",
     "PrivacyLeakWarning",
     "PrivateClassifier",
+    "PrivateGAMClassifier",
+    "PrivateGAMRegressor",
     "PrivateLinearRegression",
     "PrivateLogisticRegression",
     "PrivateMLPClassifier",
@@ -33,5 +36,6 @@ __all__ = [
     "PrivateSVC",
     "PrivateSearchCV",
     "SchemaEncoder",
+    "Shape",
     "defaults",
 ]

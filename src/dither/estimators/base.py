@@ -6,6 +6,7 @@ their own without repeating the others.
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
@@ -32,12 +33,15 @@ from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.planning.search import MOST_SHARE
 from dither.schedules import parse
+from dither.schema import Schema
+from dither.schema.encoder import as_schema
 from dither.training import TrainResult
 from dither.training.statement import statement
 from dither.types import FloatArray, PrivacyBound
+from dither.validate import InvalidTypeError, InvalidValueError
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
-_COUNT = Interval(Integral, 1, None, closed="left")
+COUNT = Interval(Integral, 1, None, closed="left")
 _WEIGHTED = (
     "Sample weights were given: each is taken to depend on its own record and public numbers alone."
 )
@@ -56,6 +60,7 @@ class PrivateEstimator(BaseEstimator, ABC):
     batch_size: int | None = None
     stepsizes: Any = None
     noise: Any = None
+    schema: Any = None
     feature_bounds: Any = None
     feature_norm: float | None = None
     max_weight: float = 1.0
@@ -69,11 +74,12 @@ class PrivateEstimator(BaseEstimator, ABC):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "epsilon": [_POSITIVE],
         "delta": [Interval(Real, 0, 1, closed="neither"), None],
-        "dataset_size": [_COUNT, None],
+        "dataset_size": [COUNT, None],
         "clip_norm": [_POSITIVE, None],
         "epochs": [_POSITIVE, None],
-        "steps": [_COUNT, None],
-        "batch_size": [_COUNT, None],
+        "steps": [COUNT, None],
+        "batch_size": [COUNT, None],
+        "schema": [Schema, Mapping, str, Path, None],
         "feature_norm": [_POSITIVE, None],
         "max_weight": [_POSITIVE],
         "random_state": ["random_state"],
@@ -124,18 +130,59 @@ class PrivateEstimator(BaseEstimator, ABC):
     def _validate_records(
         self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[Any, Any, FloatArray | None]:
-        """Return X, y and weights from 0 to 1, checked as scikit-learn does.
+        """Return features, targets and weights from 0 to 1, checked as scikit-learn does.
 
         Numeric targets are in double precision.
         """
         is_numeric = self._task == "regression"
-        X, y = validate_data(
-            self, X, y, y_numeric=is_numeric, ensure_min_samples=2, **self._validation_options
-        )
+        if self.schema is None:
+            X, y = validate_data(
+                self, X, y, y_numeric=is_numeric, ensure_min_samples=2, **self._validation_options
+            )
+        else:
+            X, y = self._encode_records(X, y)
         warn_of_delta(*public_sizes(X.shape[0], self.dataset_size, self.delta), stacklevel=4)
         weights = sample_factors(X, sample_weight, self.max_weight)
         self._is_weighted = weights is not None
         return X, np.asarray(y, np.float64) if is_numeric else y, weights
+
+    def _encode_records(self, X: Any, y: Any) -> tuple[FloatArray, NDArray[Any]]:
+        """Return the features and targets of a table, as the schema says."""
+        for name in ("feature_bounds", "feature_norm", "classes", "target_bounds"):
+            if getattr(self, name, None) is not None:
+                raise InvalidTypeError(
+                    f"{name} must be None with a schema, which has it, got {name}="
+                    f"{str(getattr(self, name))[:80]}"
+                )
+        schema = as_schema(self.schema)
+        known = schema.classes if self._task == "classification" else schema.target_bounds
+        if known is None:
+            wanted = "classes" if self._task == "classification" else "bounds"
+            raise InvalidValueError(f"schema must have a target with {wanted}, got {schema.target}")
+        self.schema_ = schema
+        features, targets = self._encode(X), schema.encode_target(X if y is None else y)
+        if len(features) != len(targets):
+            raise InvalidValueError(
+                f"y must have one entry per record, {len(features)} in all, got {len(targets)}"
+            )
+        self.feature_names_in_ = np.array([*schema.columns], dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
+        return features, targets
+
+    def _encode(self, X: Any) -> FloatArray:
+        """Return the features of a table."""
+        return np.asarray(self.schema_.encode(X))
+
+    def _encoded_norm(self) -> float:
+        """Return the largest norm of encoded features."""
+        return self.schema_.feature_norm()
+
+    def _read_features(self, X: Any) -> Any:
+        """Return the features of records to predict."""
+        check_is_fitted(self, "privacy_")
+        if self.schema is None:
+            return validate_data(self, X, reset=False, **self._validation_options)
+        return self._encode(X)
 
     def _public_bounds(self, X: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
         """Return parameters that make the features' bounds public, if they must be."""
@@ -159,20 +206,24 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
     class_weight: Any = None
     class_shares: Any = None
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Train on private records, within the budget.
 
         Args:
-            X: one record per row.
-            y: one class per record.
+            X: one record per row; with a schema a table as `Schema.encode` takes it.
+            y: one class per record; with a schema None takes the table's own column.
             sample_weight: one number per record, which must depend on that record and public
                 numbers alone; clipped to 0 … ``max_weight``.
         """
         self._validate_params()
         leaks = Leaks()
         X, y, weights = self._validate_records(X, y, sample_weight)
-        classes, numbers = encode_classes(y, self.classes, leaks)
-        factors = class_factors(self.class_weight, self.class_shares, self.classes, classes)
+        known, shares = self.classes, self.class_shares
+        if self.schema is not None:
+            known = self.schema_.classes
+            shares = self.schema_.shares if shares is None else shares
+        classes, numbers = encode_classes(y, known, leaks)
+        factors = class_factors(self.class_weight, shares, known, classes)
         if factors is not None:
             weights = factors[numbers] * (1.0 if weights is None else weights)
         self._train(X, numbers, self._outputs_per_record(classes.size), leaks, weights)
@@ -203,19 +254,20 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Train on private records, within the budget.
 
         Args:
-            X: one record per row.
-            y: one number per record.
+            X: one record per row; with a schema a table as `Schema.encode` takes it.
+            y: one number per record; with a schema None takes the table's own column.
             sample_weight: one number per record, which must depend on that record and public
                 numbers alone; clipped to 0 … ``max_weight``.
         """
         self._validate_params()
         leaks = Leaks()
         X, y, weights = self._validate_records(X, y, sample_weight)
-        targets = target_scaling(y, self.target_bounds, leaks)
+        bounds = self.target_bounds if self.schema is None else self.schema_.target_bounds
+        targets = target_scaling(y, bounds, leaks)
         self._train(X, targets.scale(y), 1, leaks, weights)
         self._store_targets(targets)
         return self

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,11 @@ class FeatureScaling:
     lower: FloatArray | None = None
     upper: FloatArray | None = None
     norm: float = math.inf
+
+    @classmethod
+    def by(cls, factor: FloatArray) -> Self:
+        """Return the multiplication of features that need no bounds."""
+        return cls(np.zeros_like(factor), factor)
 
     def clip_to_bounds(self, X: Any) -> Any:
         """Return the features, clipped to the bounds or to the norm."""

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot, softmax
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dither.estimators.base import (
     ClassifierBase,
@@ -39,7 +38,7 @@ _LENGTH = 2.0
 """Norm of a record at all its bounds in the units of training; most have a norm of about 1."""
 
 
-class _Linear(PrivateEstimator):
+class Linear(PrivateEstimator):
     """Training by `train_linear`, and scores of records."""
 
     coef_: FloatArray
@@ -50,8 +49,7 @@ class _Linear(PrivateEstimator):
         return {**super()._validation_options, "accept_sparse": "csr"}
 
     def _scores(self, X: Any) -> FloatArray:
-        check_is_fitted(self, "privacy_")
-        X = validate_data(self, X, reset=False, **self._validation_options)
+        X = self._read_features(X)
         inside = self._scaling.clip_to_bounds(X)
         scores: FloatArray = safe_sparse_dot(inside, self.coef_.reshape(-1, X.shape[1]).T)
         return np.asarray(scores + self.intercept_)
@@ -64,11 +62,7 @@ class _Linear(PrivateEstimator):
         leaks: Leaks,
         weights: FloatArray | None,
     ) -> None:
-        scaling = feature_scaling(
-            X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH,
-            names=getattr(self, "feature_names_in_", None),
-        )  # fmt: skip
-        check_scaling(X, leaks)
+        scaling = self._find_scaling(X, leaks)
         leaks.warn(stacklevel=3)
         leaks.check_ledger(self.ledger)
         chosen = self._defaults(X.shape[0], X.shape[1], outputs)
@@ -87,10 +81,24 @@ class _Linear(PrivateEstimator):
             record_weights=None if weights is None else torch.from_numpy(weights),
         )
         self._scaling: FeatureScaling = scaling
+        self._weight_noise = result.weight_noise or 0.0
         weight, bias = (p.detach().numpy().astype(np.float64) for p in result.model.parameters())
         self.coef_ = weight * scaling.factor
         self.intercept_ = bias - self.coef_ @ scaling.offset
         self._store_result(result, leaks)
+
+    def _find_scaling(self, X: Any, leaks: Leaks) -> FeatureScaling:
+        """Return the scaling to records of norm at most `_LENGTH`."""
+        if self.schema is not None:
+            return self._scaling_of_encoded(X)
+        check_scaling(X, leaks)
+        names = getattr(self, "feature_names_in_", None)
+        return feature_scaling(
+            X, self.feature_bounds, self.feature_norm, leaks, length=_LENGTH, names=names
+        )
+
+    def _scaling_of_encoded(self, X: FloatArray) -> FeatureScaling:
+        return FeatureScaling.by(np.full(X.shape[1:], _LENGTH / self._encoded_norm()))
 
     def _defaults(self, records: int, features: int, outputs: int) -> Defaults:
         """Return the settings of a fit, given or chosen."""
@@ -125,7 +133,7 @@ class _Linear(PrivateEstimator):
         return tags
 
 
-class _LinearClassifier(ClassifierBase, _Linear):
+class _LinearClassifier(ClassifierBase, Linear):
     """Training and predictions of linear classifiers."""
 
     def decision_function(self, X: Any) -> FloatArray:
@@ -247,7 +255,7 @@ class PrivateSVC(_LinearClassifier):
         return hinge_loss(np.where(np.eye(outputs)[targets] == 1.0, 1.0, -1.0))
 
 
-class PrivateLinearRegression(RegressorBase, _Linear):
+class PrivateLinearRegression(RegressorBase, Linear):
     """Least squares under differential privacy.
 
     Guarantees and parameters: those of `PrivateLogisticRegression`, with ``target_bounds`` in the

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.extmath import softmax
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
@@ -53,7 +52,8 @@ class _ModuleEstimator(PrivateEstimator):
         weights: FloatArray | None,
     ) -> None:
         scaling = self._feature_scaling(X, leaks)
-        check_scaling(X, leaks)
+        if self.schema is None:
+            check_scaling(X, leaks)
         leaks.warn(stacklevel=3)
         leaks.check_ledger(self.ledger)
         seed = seed_of(self.random_state)
@@ -92,8 +92,9 @@ class _ModuleEstimator(PrivateEstimator):
         return recipe(module, inputs=inputs, **given).plan()
 
     def _feature_scaling(self, X: Any, leaks: Leaks) -> FeatureScaling:
-        if not self._needs_bounds and self.feature_bounds is None and self.feature_norm is None:
-            return FeatureScaling(np.zeros(X.shape[1:]), np.ones(X.shape[1:]))
+        is_given = self.feature_bounds is not None or self.feature_norm is not None
+        if self.schema is not None or not (self._needs_bounds or is_given):
+            return FeatureScaling.by(np.ones(X.shape[1:]))
         length = math.sqrt(math.prod(X.shape[1:]))
         names = getattr(self, "feature_names_in_", None)
         return feature_scaling(
@@ -119,8 +120,7 @@ class _ModuleEstimator(PrivateEstimator):
 
     @torch.no_grad()
     def _outputs(self, X: Any) -> FloatArray:
-        check_is_fitted(self, "privacy_")
-        X = validate_data(self, X, reset=False, **self._validation_options)
+        X = self._read_features(X)
         dtype, parts = next(self.module_.parameters()).dtype, []
         for start in range(0, len(X), _CHUNK):
             inputs = torch.from_numpy(self._scaling.scale(X[start : start + _CHUNK])).to(dtype)

@@ -263,6 +263,11 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "estimator must be a private estimator of dither.estimators, got "
                 f"{type(self.estimator).__name__}"
             )
+        if self.estimator.schema is not None:
+            raise InvalidValueError(
+                "estimator.schema must be None: search with the features of SchemaEncoder, which "
+                "a pipeline around the search may begin with"
+            )
         if self.estimator.ledger is not None:
             raise InvalidValueError(
                 f"estimator.ledger must be None, got {self.estimator.ledger!r}: a ledger adds up "

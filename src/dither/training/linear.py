@@ -145,7 +145,12 @@ def train_linear(
         finally:
             run.account.end()
     bound = run.state.bound()
-    return TrainResult(model, plan, bound, run.state.steps, tuple(history), seed)
+    noise = None
+    if isinstance(plan, Plan):
+        noise = _weight_noise(plan, standardizing, momentum, weighting) / scale
+    return TrainResult(
+        model, plan, bound, run.state.steps, tuple(history), seed, weight_noise=noise
+    )
 
 
 def _check_public(model: nn.Linear, public: Public, loss: Loss) -> None:
@@ -313,3 +318,24 @@ def _descent(
         weight -= run.stepsize * velocity
         average.lerp_(weight, weighting(run.state.steps, run.plan.steps))
         yield average
+
+
+def _weight_noise(plan: Plan, first: int, momentum: float, weighting: Weighting) -> float:
+    """Return the noise in the average of the steps from the first on, if nothing draws it back."""
+    T, k = plan.steps, np.arange(plan.steps)
+    # An average that moves by w_t to iterate t keeps w_t·Π_{s > t} (1 − w_s) of it.
+    w = np.array([weighting(t + 1, T) for t in range(first, T)])
+    kept = w * np.append(np.cumprod((1.0 - w)[::-1])[::-1][1:], 1.0)
+    # Noise of step s is in iterate t with the step sizes up to it, as momentum spreads it.
+    after = np.append(np.cumsum(kept[::-1])[::-1], 0.0)
+    effects = np.array(
+        [
+            (1.0 - momentum)
+            * float(
+                (plan.stepsizes[s:] * momentum ** (k[s:] - s) * after[s - first : T - first]).sum()
+            )
+            for s in range(first, T)
+        ]
+    )
+    noise = plan.clip_norm * plan.noise_multipliers[first:] / plan.batch_size
+    return float(np.sqrt(np.sum((effects * noise) ** 2)))

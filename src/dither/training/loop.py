@@ -47,6 +47,8 @@ class TrainResult:
         derived_from_private_data: what was computed from the private data and is treated as public.
         recipe: the settings that dither has chosen, with reasons; None if a plan was given.
         factor: of the learning rate, as the plan's search has chosen it; None without a search.
+        weight_noise: of `train_linear`, about the standard deviation of the noise in each weight:
+            what it would be without the loss, which draws weights back.
         metrics: the last metrics on public data.
 
     Example:
@@ -67,6 +69,7 @@ class TrainResult:
     derived_from_private_data: tuple[str, ...] = ()
     recipe: Recipe | None = None
     factor: float | None = None
+    weight_noise: float | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
