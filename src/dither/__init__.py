@@ -24,15 +24,15 @@ name                       symbol              meaning
 ε̄                          ε/16                the privacy scale of the paper's tables
 =========================  ==================  ====================================================
 
-The packages, in the order in which they may import each other: ``types``, ``validate``,
-``schedules`` (step sizes), ``theory`` (the paper's statements), ``accounting`` (what noise costs),
-``noise`` (relative noise for given step sizes), ``planning`` (all of that in one frozen plan),
-``randomness`` (cryptographic random bits), ``sampling`` (which records take part in a step),
-``clipping`` (sums of clipped per-record gradients), ``release`` (the noise), ``ledger`` (what was
-spent, on disk), ``training`` (private training), ``data`` (readers of files), ``audit`` (attacks
-that test the claim), ``estimators`` (scikit-learn estimators), ``explorer`` (a page to plan
-interactively), ``integrations`` (Opacus and transformers), ``reports`` (figures, privacy
-statements, reports), ``cli`` (the ``dither`` command).
+The packages, in the order in which they may import each other: ``types``, ``validate``, ``schema``
+(what is public about a table), ``schedules`` (step sizes), ``theory`` (the paper's statements),
+``accounting`` (what noise costs), ``noise`` (relative noise for given step sizes), ``planning``
+(all of that in one frozen plan), ``randomness`` (cryptographic random bits), ``sampling`` (which
+records take part in a step), ``clipping`` (sums of clipped per-record gradients), ``release`` (the
+noise), ``ledger`` (what was spent, on disk), ``training`` (private training), ``data`` (readers of
+files), ``audit`` (attacks that test the claim), ``estimators`` (scikit-learn estimators),
+``explorer`` (a page to plan interactively), ``integrations`` (Opacus and transformers), ``reports``
+(figures, privacy statements, reports), ``cli`` (the ``dither`` command).
 
 >>> import dither
 >>> plan = dither.plan(
@@ -57,11 +57,13 @@ if TYPE_CHECKING:
         reports,
         sampling,
         schedules,
+        schema,
         theory,
         training,
     )
     from dither.accounting import delta, epsilon
     from dither.planning import Plan, plan
+    from dither.schema import Schema
     from dither.training import Public, Run, train
     from dither.training.make_private import make_private
     from dither.training.recipe import Recipe, recipe
@@ -74,6 +76,7 @@ __all__ = [
     "Public",
     "Recipe",
     "Run",
+    "Schema",
     "accounting",
     "audit",
     "clipping",
@@ -90,6 +93,7 @@ __all__ = [
     "reports",
     "sampling",
     "schedules",
+    "schema",
     "theory",
     "train",
     "training",
@@ -101,6 +105,7 @@ _PACKAGE_OF = {
     "Public": "training",
     "Recipe": "training",
     "Run": "training",
+    "Schema": "schema",
     "delta": "accounting",
     "epsilon": "accounting",
     "make_private": "training",

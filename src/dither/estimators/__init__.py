@@ -19,6 +19,7 @@ from dither.estimators.modules import (
     PrivateRegressor,
 )
 from dither.estimators.search import PrivateSearchCV
+from dither.schema import SchemaEncoder
 
 __all__ = [
     "Defaults",
@@ -31,5 +32,6 @@ __all__ = [
     "PrivateRegressor",
     "PrivateSVC",
     "PrivateSearchCV",
+    "SchemaEncoder",
     "defaults",
 ]
