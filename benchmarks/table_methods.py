@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,13 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.peers import Peer, peer
 from benchmarks.table_data import Table
+from dither.estimators import (
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateMLPClassifier,
+    PrivateMLPRegressor,
+)
+from dither.schema import Schema
 
 Array = NDArray[Any]
 
@@ -216,9 +223,31 @@ class Peers:
         )
 
 
+def _dither(numbers: str, classifier: Any, regressor: Any, task: Task) -> tuple[Array, float]:
+    """Fit an estimator of dither with its defaults, from the table and its schema alone."""
+    table, schema = task.table, Schema.from_dict(task.table.schema)
+    public = {"feature_norm": schema.feature_norm(numbers=numbers)}
+    if task.is_regression:
+        model = regressor(target_bounds=schema.target_bounds, **public)
+    else:
+        model = classifier(classes=schema.classes, **public)
+    model.set_params(epsilon=task.epsilon, delta=task.delta, random_state=task.seed)
+    X, test_X = (schema.encode(part, numbers=numbers) for part in (table.train, table.test))
+    y = schema.encode_target(table.train)
+    predicted, seconds = _timed(model, X, y, test_X)
+    if table.classes is None:
+        return predicted, seconds
+    return predicted[:, [list(model.classes_).index(name) for name in table.classes]], seconds
+
+
 PLAIN: dict[str, Fit] = {
     "base rate": base_rate,
     "linear, not private": plain_linear,
     "boosting, not private": plain_boosting,
 }
-DITHER: dict[str, Fit] = {}
+LINEAR_MODELS = (PrivateLogisticRegression, PrivateLinearRegression)
+DITHER: dict[str, Fit] = {
+    "dither linear": partial(_dither, "linear", *LINEAR_MODELS),
+    "dither GAM": partial(_dither, "spline", *LINEAR_MODELS),
+    "dither MLP": partial(_dither, "linear", PrivateMLPClassifier, PrivateMLPRegressor),
+}

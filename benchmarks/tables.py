@@ -40,10 +40,9 @@ from dither.reports import save_figure
 
 EPSILONS, SEEDS, ROUNDS, THREADS = (0.5, 1.0, 3.0), range(5), 5, 2
 ROWS = Path("build/tables.jsonl")
-PEERS = ("diffprivlib", "private EBM")
-METHODS = (*PLAIN, *PEERS, *DITHER)
-DEFAULT = "dither"
 LINEAR, EBM = "linear, not private", "private EBM"
+PEERS = ("diffprivlib", EBM)
+METHODS = (*PLAIN, *PEERS, *DITHER)
 Array = NDArray[Any]
 Key = tuple[str, str, float | None, int]
 Rows = dict[Key, dict[str, Any]]
@@ -93,7 +92,7 @@ def measure(chosen: argparse.Namespace) -> None:
         fits: dict[str, Fit] = {
             **PLAIN,
             "diffprivlib": peers.diffprivlib,
-            "private EBM": peers.private_ebm,
+            EBM: peers.private_ebm,
             **DITHER,
         }
         read_last: tuple[str, int] | None = None
@@ -128,13 +127,14 @@ def line(row: dict[str, Any]) -> str:
 def grouped(rows: Rows) -> dict[str, Any]:
     """Return the figures by table, method and ε ("none" without privacy), one value per seed."""
     found: dict[str, Any] = {}
-    for (table, method, epsilon, _), row in sorted(rows.items(), key=_position):
+    for (table, method, epsilon, seed), row in sorted(rows.items(), key=_position):
         about = found.setdefault(table, {"records": row["records"], "methods": {}})
         by_epsilon = about["methods"].setdefault(method, {})
         cell = by_epsilon.setdefault("none" if epsilon is None else f"{epsilon:g}", {})
         if "error" in row:
             cell["error"] = row["error"]
             continue
+        cell.setdefault("seeds", []).append(seed)
         for name in ("auc", "log_loss", "brier", "r2", "seconds"):
             if name in row:
                 cell.setdefault(name, []).append(float(f"{row[name]:.6g}"))
@@ -171,6 +171,8 @@ def markdown(found: dict[str, Any]) -> str:
 def _shown(values: list[float]) -> str:
     if not values:
         return ""
+    if abs(mean(values)) >= 1000.0:
+        return f"{mean(values):.1e}"
     spread = f" ± {stdev(values):.4f}" if len(values) > 1 and stdev(values) > 0.0 else ""
     return f"{mean(values):.4f}{spread}"
 
@@ -187,8 +189,9 @@ def goals(found: dict[str, Any], method: str) -> dict[str, Any]:
         )
         at, n = f"{table}, ε = {epsilon:g}", found[table]["records"]
         if n * epsilon >= 2000 and "log_loss" in base:
-            pairs = zip(cell["log_loss"], base["log_loss"], strict=False)
-            above[at] = max(ours / theirs for ours, theirs in pairs)
+            constant = dict(zip(base["seeds"], base["log_loss"], strict=True))
+            pairs = zip(cell["seeds"], cell["log_loss"], strict=True)
+            above[at] = max(loss / constant[seed] for seed, loss in pairs if seed in constant)
         if n >= 20_000 and epsilon == 1.0 and "log_loss" in plain:
             away[at] = mean(cell["log_loss"]) / mean(plain["log_loss"])
         if "log_loss" in ebm:
@@ -210,7 +213,7 @@ def goals(found: dict[str, Any], method: str) -> dict[str, Any]:
         }
     behind = {at: gain for at, gain in ahead.items() if min(gain) <= 0.0}
     reached["AUC and log loss ahead of the private EBM in nine of ten cells"] = {
-        "hit": bool(ahead) and len(behind) <= 0.1 * len(ahead),
+        "hit": len(behind) <= 0.1 * len(ahead) if ahead else None,
         "cells": len(ahead),
         "misses": behind,
     }
@@ -221,7 +224,7 @@ def _verdict(ratios: dict[str, float], most: float) -> dict[str, Any]:
     misses = {at: ratio for at, ratio in ratios.items() if ratio > most}
     worst = max(ratios.values(), default=None)
     return {
-        "hit": bool(ratios) and not misses,
+        "hit": not misses if ratios else None,
         "cells": len(ratios),
         "worst": worst,
         "misses": misses,
@@ -229,13 +232,22 @@ def _verdict(ratios: dict[str, float], most: float) -> dict[str, Any]:
 
 
 def report(reached: dict[str, Any]) -> str:
-    """Return goals as lines that begin with hit or miss."""
+    """Return goals as lines that begin with hit, MISS or not measured."""
     lines = []
     for goal, about in reached.items():
         rest = {name: value for name, value in about.items() if name != "hit"}
-        text = json.dumps(rest, ensure_ascii=False, default=float)
-        lines.append(f"{'hit ' if about['hit'] else 'MISS'} {goal}: {text}")
+        verdict = {True: "hit ", False: "MISS", None: "not measured"}[about["hit"]]
+        lines.append(f"{verdict} {goal}: {_rounded(rest)}")
     return "\n".join(lines)
+
+
+def _rounded(value: Any) -> Any:
+    """Return the value with four digits after the point, for reading only."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def picture(found: dict[str, Any]) -> Figure:
@@ -251,12 +263,12 @@ def picture(found: dict[str, Any]) -> Figure:
                 for height, table in enumerate(tables)
                 if "log_loss" in cell_of(found, table, method, epsilon)
             ]
-            # Beyond twice the base rate only the side counts.
             values = [min(value, 2.0) for value, _ in points]
             heights = [height for _, height in points]
             axis.plot(values, heights, marker, ls="", label=method, fillstyle="none")
         axis.axvline(1.0, color="grey", lw=0.8)
         axis.set(title=f"ε = {epsilon:g}", xlim=(0.0, 2.05), xlabel="log loss / base rate's")
+        axis.set_xticks([0.0, 0.5, 1.0, 1.5, 2.0], ["0", "0.5", "1", "1.5", "≥ 2"])
         axis.grid(axis="y", lw=0.3)
     panels[0].set_yticks(range(len(tables)), tables)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=8)
