@@ -36,6 +36,7 @@ print("imported:", *(name for name in heavy if name in sys.modules))
         "train --data huge.csv --model tree",
         "train --data huge.csv --resume",
         "train --data huge.csv --canaries 200",
+        "schema patients.csv -o no/such/schema.toml",
         "plan --epsilon -1",
         "plan --schedule bumpy",
         "account --noise-multiplier 0 --sample-rate 0.1 --steps 3 --delta 1e-5",

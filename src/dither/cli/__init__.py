@@ -21,14 +21,26 @@ from dither.cli import (
     ledger,
     plan,
     report,
+    schema,
     theory,
     train,
 )
 from dither.cli.options import check_options
 
-_COMMANDS = (train, report, plan, explore, account, audit, ledger, theory, doctor)
+_COMMANDS = (schema, train, report, plan, explore, account, audit, ledger, theory, doctor)
 
-_FILES = {"data", "ledger", "output", "path", "plan", "plot", "public_test", "save"}
+_FILES = {
+    "data",
+    "draft",
+    "ledger",
+    "output",
+    "path",
+    "plan",
+    "plot",
+    "public_test",
+    "save",
+    "table",
+}
 _DIRECTORIES = {"data_dir", "run_dir"}
 
 

@@ -21,7 +21,7 @@ class Defaults:
     Example:
         >>> chosen = defaults(dataset_size=1000, features=20)
         >>> chosen.steps, chosen.clip_norm
-        (200, 0.2)
+        (100, 1.0)
     """
 
     batch_size: int
@@ -31,12 +31,12 @@ class Defaults:
     standardizing_steps: int
 
 
-_STEPS, _LEVELS = 200, 20
+_STEPS, _LEVELS = 100, 20
 _END = 0.05
 _MEAN = (1.0 + _END) / 2.0
 """Mean of step sizes that fall linearly from 1 to `_END`."""
 
-_STANDARDIZING = 0.05
+_STANDARDIZING = 0.1
 """The share of the steps that releases means."""
 
 _WORK = 1e10
@@ -46,17 +46,25 @@ this with full batches."""
 
 @dataclass(frozen=True)
 class _Rule:
-    """The constants of one task: S = path·(n/σ)^power, no step longer than longest."""
+    """The constants of one task.
 
-    clip_norm: float
+    Attributes:
+        path: S = path·√k·n/σ for k outputs, at least two.
+        longest: η_0 is at most longest·√d: longer steps may diverge where features are correlated.
+        clip: C = clip·(n/σ)^growth, from `_LEAST_CLIP` to 1.
+        growth: 0, or ½ where clipping biases the model: less with less noise.
+    """
+
     path: float
-    power: float = 1.0
-    longest: float = math.inf
+    longest: float
+    clip: float = 1.0
+    growth: float = 0.0
 
 
+_LEAST_CLIP = 0.05
 _RULES = {
-    "classification": _Rule(clip_norm=0.2, path=10.0, power=0.8),
-    "regression": _Rule(clip_norm=0.1, path=0.25, longest=1.0),
+    "classification": _Rule(path=1.0, longest=50.0),
+    "regression": _Rule(path=0.2, longest=12.0, clip=0.007, growth=0.5),
 }
 
 
@@ -77,8 +85,9 @@ def defaults(
 
     The path of a run, S = C·Σ η_t, is how far its steps can go together. Noise moves the weights
     by about S·σ/n, where σ ≈ √(2·log(1.25/δ))/ε is the noise of a single release, so S grows
-    with n/σ, as far as a single step, C·η_t, does not become too long for the model.
-    docs/estimators.md has the evidence.
+    with n/σ, as far as a single step does not become too long for the model. Records have a typical
+    norm of 1 in the units of training, and C is 1 for classes: few gradients are clipped, since
+    clipped ones bias the probabilities. docs/estimators.md has the evidence.
 
     Args:
         dataset_size: n.
@@ -96,7 +105,7 @@ def defaults(
         >>> defaults(dataset_size=1000, features=20, epsilon=1.0).batch_size
         1000
         >>> defaults(dataset_size=60_000, features=784, outputs=10, epsilon=1.0).batch_size
-        6378
+        12756
     """
     rule = _RULES[validate.choice(_RULES, task=task)]
     n, d = validate.count(dataset_size=dataset_size), validate.count(features=features)
@@ -107,7 +116,7 @@ def defaults(
             f"only one of steps and epochs may be given, got steps={steps!r}, epochs={epochs!r}"
         )
     sigma = math.sqrt(2.0 * math.log(1.25 / chance)) / budget
-    S = rule.path * (n / sigma) ** rule.power
+    S = rule.path * math.sqrt(max(k, 2)) * n / sigma
     T = _STEPS if steps is None else validate.step_count(steps=steps)
     affordable = _batch(n, _WORK / (T * d * k))
     m, _ = validate.batch_within(
@@ -115,8 +124,9 @@ def defaults(
     )
     if epochs is not None:
         T = validate.steps_in(epochs, batch_size=m, dataset_size=n)
-    C = rule.clip_norm if clip_norm is None else validate.positive(clip_norm=clip_norm)
-    eta = min(S / (_MEAN * T), rule.longest) / C
+    C = min(1.0, max(_LEAST_CLIP, rule.clip * (n / sigma) ** rule.growth))
+    C = C if clip_norm is None else validate.positive(clip_norm=clip_norm)
+    eta = min(S / (_MEAN * T * C), rule.longest * math.sqrt(d))
     stepsizes = PiecewiseConstant(Linear(eta, _END * eta), _LEVELS)
     return Defaults(m, T, stepsizes, C, round(_STANDARDIZING * T))
 

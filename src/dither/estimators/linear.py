@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import safe_sparse_dot, softmax
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dither.clipping.linear import LogitGradients
 from dither.estimators.base import (
     ClassifierBase,
     PrivateEstimator,
@@ -26,8 +25,14 @@ from dither.estimators.leaks import Leaks, check_scaling
 from dither.planning import Plan, ReactivePlan
 from dither.planning.reuse import plan_or_reuse
 from dither.schedules import Reactive
-from dither.training import linear as by_score
-from dither.training.linear import train_linear
+from dither.training.linear import (
+    LinearLoss,
+    hinge_loss,
+    logistic_loss,
+    softmax_loss,
+    squared_loss,
+    train_linear,
+)
 from dither.types import FloatArray
 
 _LENGTH = 2.0
@@ -65,7 +70,7 @@ class _Linear(PrivateEstimator):
         standardizing = 0 if isinstance(self.stepsizes, Reactive) else chosen.standardizing_steps
         result = train_linear(
             torch.from_numpy(features) if isinstance(X, np.ndarray) else features,
-            self._logit_gradients(targets, outputs),
+            self._linear_loss(targets, outputs),
             plan,
             outputs=outputs,
             standardizing=standardizing,
@@ -103,8 +108,8 @@ class _Linear(PrivateEstimator):
         )
 
     @abstractmethod
-    def _logit_gradients(self, targets: NDArray[Any], outputs: int) -> LogitGradients:
-        """Return the derivative of the loss with respect to the scores."""
+    def _linear_loss(self, targets: NDArray[Any], outputs: int) -> LinearLoss:
+        """Return what is minimised."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -197,10 +202,10 @@ class PrivateLogisticRegression(_LinearClassifier):
         """Return the logarithms of the probabilities."""
         return np.log(self.predict_proba(X))
 
-    def _logit_gradients(self, targets: NDArray[Any], outputs: int) -> LogitGradients:
+    def _linear_loss(self, targets: NDArray[Any], outputs: int) -> LinearLoss:
         if outputs == 1:
-            return by_score.logistic_logit_gradients(targets)
-        return by_score.softmax_logit_gradients(targets)
+            return logistic_loss(targets)
+        return softmax_loss(targets, outputs)
 
 
 class PrivateSVC(_LinearClassifier):
@@ -218,10 +223,10 @@ class PrivateSVC(_LinearClassifier):
         True
     """
 
-    def _logit_gradients(self, targets: NDArray[Any], outputs: int) -> LogitGradients:
+    def _linear_loss(self, targets: NDArray[Any], outputs: int) -> LinearLoss:
         if outputs == 1:
-            return by_score.hinge_logit_gradients(np.where(targets == 1, 1.0, -1.0)[:, None])
-        return by_score.hinge_logit_gradients(np.where(np.eye(outputs)[targets] == 1.0, 1.0, -1.0))
+            return hinge_loss(np.where(targets == 1, 1.0, -1.0)[:, None])
+        return hinge_loss(np.where(np.eye(outputs)[targets] == 1.0, 1.0, -1.0))
 
 
 class PrivateLinearRegression(RegressorBase, _Linear):
@@ -251,8 +256,8 @@ class PrivateLinearRegression(RegressorBase, _Linear):
         self.coef_ = self.coef_[0] * targets.half_range
         self.intercept_ = float(targets.center + targets.half_range * self.intercept_[0])
 
-    def _logit_gradients(self, targets: NDArray[Any], outputs: int) -> LogitGradients:
-        return by_score.squared_logit_gradients(targets[:, None])
+    def _linear_loss(self, targets: NDArray[Any], outputs: int) -> LinearLoss:
+        return squared_loss(targets)
 
     def predict(self, X: Any) -> FloatArray:
         """Return the expected target of every record."""

@@ -10,6 +10,7 @@ cells are encoded. It encodes data frames and files and learns nothing from them
 """
 
 from dither.schema.columns import Category, Column, Ignored, Number, Text, YesNo
+from dither.schema.drafting import Draft, draft
 from dither.schema.encoder import SchemaEncoder
 from dither.schema.schema import Schema
 from dither.schema.target import Target
@@ -17,6 +18,7 @@ from dither.schema.target import Target
 __all__ = [
     "Category",
     "Column",
+    "Draft",
     "Ignored",
     "Number",
     "Schema",
@@ -24,4 +26,5 @@ __all__ = [
     "Target",
     "Text",
     "YesNo",
+    "draft",
 ]

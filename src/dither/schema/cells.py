@@ -5,6 +5,7 @@ cells could have changed the dtype of, come out the same one by one.
 """
 
 import re
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -58,6 +59,16 @@ def coded(cells: "pd.Series[Any]") -> tuple[NDArray[np.intp], list[str | None]]:
         cells = pd.Series([text_of(cell) for cell in cells], dtype=object)
     codes, distinct = pd.factorize(cells)
     return np.asarray(codes, np.intp), [text_of(cell) for cell in distinct]
+
+
+def lookup(
+    cells: "pd.Series[Any]", values: Iterable[str], *, other: int, missing: int
+) -> NDArray[np.intp]:
+    """Return which of the values each cell is; ``other`` and ``missing`` if it is none."""
+    codes, texts = coded(cells)
+    places: dict[str | None, int] = {text_of(value): at for at, value in enumerate(values)}
+    places[None] = missing
+    return np.array([*(places.get(text, other) for text in texts), missing], np.intp)[codes]
 
 
 def as_numbers(cells: "pd.Series[Any]") -> FloatArray:

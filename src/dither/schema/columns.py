@@ -6,7 +6,7 @@ splines.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from dither import validate
-from dither.schema.cells import as_numbers, coded, text_of
+from dither.schema.cells import as_numbers, coded, lookup, text_of
+from dither.schema.values import finite_pair, items, labels
 from dither.types import FloatArray
-from dither.validate import InvalidTypeError, InvalidValueError
+from dither.validate import InvalidValueError
 
 SCALES = ("linear", "log")
 MOST_BUCKETS = 2**20
-_YES, _NO = ("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0")
+YES, NO = ("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0")
 _GRAIN = 2.0**24  # weights of splines are multiples of 1/2²⁴: exact in single precision
 
 
@@ -261,14 +262,14 @@ class YesNo(Column):
     """
 
     kind = "yes/no"
-    yes: tuple[str, ...] = _YES
-    no: tuple[str, ...] = _NO
+    yes: tuple[str, ...] = YES
+    no: tuple[str, ...] = NO
 
     def __post_init__(self) -> None:
         for key in ("yes", "no"):
             texts = [str(text_of(text.lower())) for text in labels(**{key: getattr(self, key)})]
             object.__setattr__(self, key, labels(**{key: texts}))
-        if (self.yes == _YES) != (self.no == _NO):
+        if (self.yes == YES) != (self.no == NO):
             raise InvalidValueError("yes and no must be given together, got one of them")
         both = {*self.yes} & {*self.no}
         if both:
@@ -361,55 +362,3 @@ class Ignored(Column):
 KINDS: dict[str, type[Column]] = {
     each.kind: each for each in (Number, Category, YesNo, Text, Ignored)
 }
-
-
-def items(**argument: Any) -> list[Any]:
-    """Return the argument as a list; text is none."""
-    ((name, value),) = argument.items()
-    if isinstance(value, str | bytes | dict) or not isinstance(value, Iterable):
-        raise InvalidTypeError(f"{name} must be a list, got {value!r}")
-    return [*value]
-
-
-def finite_pair(**argument: Any) -> tuple[float, float]:
-    """Return two finite numbers, the smaller one first."""
-    ((name, value),) = argument.items()
-    numbers = [validate.finite(**{name: each}) for each in items(**argument)]
-    if (
-        len(numbers) != 2
-        or not numbers[0] < numbers[1]
-        or max(map(abs, numbers)) > validate.LARGEST
-    ):
-        raise InvalidValueError(
-            f"{name} must be two numbers within −1e50 … 1e50, the smaller one first, got {value!r}"
-        )
-    return numbers[0], numbers[1]
-
-
-def labels(**argument: Any) -> tuple[str, ...]:
-    """Return values as distinct texts, at least one of them."""
-    ((name, value),) = argument.items()
-    texts = []
-    for each in items(**argument):
-        if not isinstance(each, str | int | float) or text_of(each) is None:
-            raise InvalidTypeError(f"{name} must be texts, none of them empty, got {each!r}")
-        texts.append(each.strip() if isinstance(each, str) else str(text_of(each)))
-    compared = [text_of(text) for text in texts]
-    for index, text in enumerate(compared):
-        if text in compared[:index]:
-            raise InvalidValueError(
-                f"{name} must have every value once, got {texts[index]!r} twice"
-            )
-    if not texts:
-        raise InvalidValueError(f"{name} must have at least one value, got {value!r}")
-    return tuple(texts)
-
-
-def lookup(
-    cells: "pd.Series[Any]", values: Iterable[str], *, other: int, missing: int
-) -> NDArray[np.intp]:
-    """Return which of the values each cell is; ``other`` and ``missing`` if it is none."""
-    codes, texts = coded(cells)
-    places: dict[str | None, int] = {text_of(value): at for at, value in enumerate(values)}
-    places[None] = missing
-    return np.array([*(places.get(text, other) for text in texts), missing], np.intp)[codes]

@@ -64,11 +64,17 @@ def parse_dict(given: Mapping[str, Any]) -> tuple[dict[str, Column], Target | No
         InvalidTypeError: if a value has a type that is not allowed.
     """
     _check_keys(_mapping(given, "schema"), ("confirmed", "target", "columns"), "schema")
-    columns = _mapping(given.get("columns", {}), "columns")
-    tables = {f"column {name!r}": _mapping(each, f"column {name!r}")
-              for name, each in columns.items()}  # fmt: skip
+    columns = {
+        name: _mapping(each, f"column {name!r}")
+        for name, each in _mapping(given.get("columns", {}), "columns").items()
+    }
     target = None if given.get("target") is None else _mapping(given["target"], "target")
-    _check_filled(tables if target is None else {"target": target, **tables})
+    to_fill = placeholders(target or {}, columns)
+    if to_fill:
+        raise InvalidValueError(
+            f'schema must be filled in from public knowledge where it has "{PLACEHOLDER}": '
+            + ", ".join(to_fill)
+        )
     confirmed = given.get("confirmed", True)
     if confirmed is not True:
         raise InvalidValueError(
@@ -95,19 +101,15 @@ def _check_keys(given: Mapping[str, Any], allowed: tuple[str, ...], place: str) 
             )
 
 
-def _check_filled(tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise if a draft still has placeholders, with all of them."""
-    empty = [
+def placeholders(target: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what is still to be filled in, as an error names it."""
+    tables = {"target": target, **{f"column {name!r}": each for name, each in columns.items()}}
+    return [
         f"{key} of {place}"
         for place, table in tables.items()
         for key, value in table.items()
         if _is_placeholder(key, value)
     ]
-    if empty:
-        raise InvalidValueError(
-            f'schema must be filled in from public knowledge where it has "{PLACEHOLDER}": '
-            + ", ".join(empty)
-        )
 
 
 def _is_placeholder(key: str, value: Any) -> bool:

@@ -8,8 +8,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dither import validate
-from dither.schema.cells import as_numbers
-from dither.schema.columns import finite_pair, items, labels, lookup
+from dither.schema.cells import as_numbers, lookup
+from dither.schema.values import finite_pair, items, labels
 from dither.validate import InvalidTypeError, InvalidValueError
 
 _SUM_TOLERANCE = 0.01  # shares are often given with two digits

@@ -5,10 +5,11 @@ from dither.training.errors import RankLostError, StepError
 from dither.training.evaluation import Public
 from dither.training.history import Row
 from dither.training.linear import (
-    hinge_logit_gradients,
-    logistic_logit_gradients,
-    softmax_logit_gradients,
-    squared_logit_gradients,
+    LinearLoss,
+    hinge_loss,
+    logistic_loss,
+    softmax_loss,
+    squared_loss,
     train_linear,
 )
 from dither.training.loop import TrainResult, train
@@ -20,6 +21,7 @@ from dither.training.run_directory import Run
 
 __all__ = [
     "MODELS",
+    "LinearLoss",
     "Private",
     "Public",
     "RankLostError",
@@ -29,12 +31,12 @@ __all__ = [
     "Shard",
     "StepError",
     "TrainResult",
-    "hinge_logit_gradients",
-    "logistic_logit_gradients",
+    "hinge_loss",
+    "logistic_loss",
     "make_private",
     "recipe",
-    "softmax_logit_gradients",
-    "squared_logit_gradients",
+    "softmax_loss",
+    "squared_loss",
     "train",
     "train_linear",
 ]

@@ -1,14 +1,16 @@
 """Private training of linear models without autograd: a step is about two matrix products.
 
-The first steps of a plan may release the mean of the records and of their squared norms instead of
-gradients. A step is a clipped sum with noise, whatever is summed, so they cost what was planned.
-Training then subtracts the mean from every record and divides by the typical norm. What all records
-have in common no longer fills the norms of their gradients, and bounds that are wider than the data
-do no harm.
+The first steps of a plan may release means instead of gradients: of the records, of their squared
+norms and of their targets. A step is a clipped sum with noise, whatever is summed, so they cost
+what was planned. Training then subtracts the mean from every record, divides by the typical norm,
+and begins with the intercept of the mean target. What all records have in common no longer fills
+the norms of their gradients, bounds that are wider than the data do no harm, and a rare class is
+rare from the first step on.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,29 @@ from dither.types import rounded
 _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
 """Mean squared distances from the mean, in units in which records are at most 2 long."""
 
+_SHARES = {"records": 0.33, "norms": 0.07, "targets": 0.6}
+"""Of the squared norm of what a record adds to the means."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearLoss:
+    """A loss of linear scores.
+
+    Attributes:
+        gradients: the derivative of the loss with respect to the scores, as `linear_clipped_sum`
+            takes it.
+        targets: records × columns of norm at most 1, whose mean may be released; None for none.
+        intercept: from the mean of the targets and the noise in it to the best constant scores.
+    """
+
+    gradients: LogitGradients
+    targets: Tensor | None = None
+    intercept: Callable[[Tensor, float], Tensor] = lambda mean, _: mean
+
 
 def train_linear(
     features: Tensor | Any,
-    logit_gradients: LogitGradients,
+    linear_loss: LinearLoss,
     plan: Plan | ReactivePlan,
     *,
     outputs: int,
@@ -62,15 +83,14 @@ def train_linear(
 ) -> TrainResult:
     """Train a linear model from zero.
 
-    Guarantees: those of `make_private`, if ``logit_gradients`` treats every row by itself. Every
+    Guarantees: those of `make_private`, if the loss treats every row by itself. Every
     step draws its own records, is charged before its release, and releases nothing but a clipped
     sum with the plan's noise.
 
     Args:
         features: records × columns, a tensor or a SciPy CSR matrix, float32 or float64; for
             ``standardizing``, in units in which records are at most 2 long.
-        logit_gradients: the derivative of the loss with respect to the scores, as
-            `linear_clipped_sum` takes it; `softmax_logit_gradients` and others make it.
+        linear_loss: what is minimised; `softmax_loss` and others make it.
         plan: from `dither.plan`.
         outputs: the number of scores per record.
         constant: the value of one more column, whose weight gives the intercept.
@@ -93,7 +113,8 @@ def train_linear(
         >>> import dither
         >>> x = torch.randn(100, 3)
         >>> plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=100, batch_size=20, steps=5)
-        >>> result = train_linear(x, lambda scores, i: scores - x[i][:, :1], plan, outputs=1)
+        >>> loss = LinearLoss(lambda scores, i: scores - x[i][:, :1])
+        >>> result = train_linear(x, loss, plan, outputs=1)
         >>> result.steps, result.bound.epsilon <= 3.0, result.model.weight.shape
         (5, True, torch.Size([1, 3]))
     """
@@ -114,9 +135,12 @@ def train_linear(
     with Progress("training", plan.steps, shown=progress) as bar:
         run = _Steps(plan, features.shape[0], seed, ledger, bar)
         try:
-            mean, scale = _moments(features, run, standardizing)
+            mean, scale, intercept = _moments(features, linear_loss, run, standardizing)
             rows = _rows(features, mean, scale, constant)
-            for weight in _descent(rows, outputs, dtype, logit_gradients, run, momentum, weighting):
+            start = torch.zeros(rows.columns, outputs, dtype=dtype)
+            start[-1] = intercept / constant
+            gradients = linear_loss.gradients
+            for weight in _descent(rows, start, gradients, run, momentum, weighting):
                 is_last = run.state.noise_multiplier is None
                 if not is_last and (measured is None or run.state.steps % every):
                     continue
@@ -197,48 +221,68 @@ class _Steps:
         return released.gradients["weight"]
 
 
-def _moments(features: Any, run: _Steps, steps: int) -> tuple[Tensor, float]:
-    """Return the mean of the records and the root mean square of their distance from it.
+def _moments(
+    features: Any, loss: LinearLoss, run: _Steps, steps: int
+) -> tuple[Tensor, float, Tensor | float]:
+    """Return the mean of the records, their root mean square distance from it, and an intercept.
 
-    Both are released by the first steps: of a record x the vector (x, ‖x‖²/4), whose norm is at
-    most √5 for ‖x‖ ≤ 2, or for sparse records its last entry alone.
+    All are released by the first steps: of a record x with targets y the vector of x/2, ‖x‖²/4 and
+    y, each of norm at most 1 and times the root of its share, so that its norm is at most 1. Of
+    sparse records x itself is left out.
     """
     is_dense, d = isinstance(features, Tensor), features.shape[1]
     mean = torch.zeros(d, dtype=torch.float64)
     if steps == 0:
-        return mean, 1.0
+        return mean, 1.0, 0.0
     if not isinstance(run.plan, Plan) or steps >= run.plan.steps:
         raise validate.InvalidValueError(
             "standardizing must be fewer steps than those of a plan that is fixed in advance, got "
             f"{steps} of {run.plan.steps}"
         )
-    squares = (DenseRows(features) if is_dense else SparseRows(features)).norms.square() / 4.0
-    last = squares[:, None].to(features.dtype) if is_dense else squares[:, None]
-    columns = (features, last) if is_dense else (last,)
-    released, noise = _mean_of(DenseRows(torch.cat(columns, dim=1)), run, steps)
-    # Shrunk by what is likely to be noise in it (James and Stein).
-    energy = float(released[:-1].square().sum())
-    kept = max(0.0, 1.0 - (len(released) - 1) * noise**2 / energy) if energy > 0.0 else 0.0
+    rows = DenseRows(features) if is_dense else SparseRows(features)
+    blocks = {"norms": (rows.norms.square() / 4.0).float()[:, None]}
     if is_dense:
-        mean = kept * released[:-1]
-    # The mean squared distance from the shrunk mean, drawn to a usual one where noise is large.
-    found = 4.0 * float(released[-1]) - kept**2 * energy
-    trust = _SPREAD**2 / (_SPREAD**2 + 16.0 * noise**2)
-    return mean, math.sqrt(min(max(trust * found + (1.0 - trust) * _SPREAD, _LEAST_SPREAD), 4.0))
+        blocks["records"] = features / 2.0
+    if loss.targets is not None:
+        blocks["targets"] = loss.targets
+    means, noise = _means_of(blocks, run, steps)
+    found = 4.0 * float(means["norms"])
+    if is_dense:
+        # Shrunk by what is likely to be noise in it (James and Stein).
+        released, spread = 2.0 * means["records"], 2.0 * noise["records"]
+        energy = float(released.square().sum())
+        kept = max(0.0, 1.0 - d * spread**2 / energy) if energy > 0.0 else 0.0
+        mean = kept * released
+        # E‖x − k·r‖² for the mean r: the part of ‖r‖² that is not noise is subtracted.
+        found -= (2.0 * kept - kept**2) * max(0.0, energy - d * spread**2)
+    # Drawn to a usual one where noise is large.
+    trust = _SPREAD**2 / (_SPREAD**2 + (4.0 * noise["norms"]) ** 2)
+    square = min(max(trust * found + (1.0 - trust) * _SPREAD, _LEAST_SPREAD), 4.0)
+    intercept: Tensor | float = 0.0
+    if loss.targets is not None:
+        intercept = loss.intercept(means["targets"], noise["targets"])
+    return mean, math.sqrt(square), intercept
 
 
-def _mean_of(rows: DenseRows, run: _Steps, steps: int) -> tuple[Tensor, float]:
-    """Return the mean of rows as some steps release it, and the noise in each coordinate."""
-    mean, total = torch.zeros(rows.columns, dtype=torch.float64), 0.0
-    start, clip = torch.zeros(rows.columns, 1, dtype=rows.values.dtype), Clip(math.sqrt(5.0))
+def _means_of(
+    blocks: dict[str, Tensor], run: _Steps, steps: int
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Return the means of blocks of columns as some steps release them, and their noise."""
+    total = sum(_SHARES[name] for name in blocks)
+    factors = {name: math.sqrt(_SHARES[name] / total) for name in blocks}
+    rows = DenseRows(torch.cat([factors[name] * each for name, each in blocks.items()], dim=1))
+    mean, weights = torch.zeros(rows.columns, dtype=torch.float64), 0.0
+    start, clip = torch.zeros(rows.columns, 1, dtype=rows.values.dtype), Clip(1.0)
     for _ in range(steps):
         released = run.release(rows, start, lambda scores, _: torch.ones_like(scores), clip)
         z = run.noise_multiplier
-        share = z**-2 if z > 0.0 else 1.0
-        total += share
-        mean += (released[:, 0] - mean) * (share / total)
-    has_noise = run.noise_multiplier > 0.0
-    return mean, clip.norm / run.plan.batch_size / math.sqrt(total) if has_noise else 0.0
+        weight = z**-2 if z > 0.0 else 1.0
+        weights += weight
+        mean += (released[:, 0] - mean) * (weight / weights)
+    noise = run.noise_multiplier and 1.0 / run.plan.batch_size / math.sqrt(weights)
+    parts = mean.split([each.shape[1] for each in blocks.values()])
+    means = {name: part / factors[name] for name, part in zip(blocks, parts, strict=True)}
+    return means, {name: noise / factors[name] for name in blocks}
 
 
 def _rows(features: Any, mean: Tensor, scale: float, constant: float) -> Rows:
@@ -254,16 +298,14 @@ def _rows(features: Any, mean: Tensor, scale: float, constant: float) -> Rows:
 
 def _descent(
     rows: Rows,
-    outputs: int,
-    dtype: torch.dtype,
+    start: Tensor,
     logit_gradients: LogitGradients,
     run: _Steps,
     momentum: float,
     weighting: Weighting,
 ) -> Iterator[Tensor]:
-    """Take the steps that are left, from zero, and yield the average after each."""
-    weight = torch.zeros(rows.columns, outputs, dtype=dtype)
-    clip = Clip(run.plan.clip_norm, run.plan.clipping)
+    """Take the steps that are left, and yield the average after each."""
+    weight, clip = start.clone(), Clip(run.plan.clip_norm, run.plan.clipping)
     velocity, average = torch.zeros_like(weight), weight.clone()
     while run.state.noise_multiplier is not None:
         released = run.release(rows, weight, logit_gradients, clip)
@@ -273,11 +315,23 @@ def _descent(
         yield average
 
 
-def softmax_logit_gradients(classes: NDArray[np.int64]) -> LogitGradients:
-    """Return the gradient of the cross-entropy of classes 0 … k−1, with one score per class.
+def log_shares(mean: Tensor, noise: float) -> Tensor:
+    """Return the logarithms of class shares; one within the noise counts as the noise.
 
     Example:
-        >>> softmax_logit_gradients(np.array([0]))(torch.zeros(1, 2), np.array([0]))
+        >>> log_shares(torch.tensor([0.5, -0.1]), 0.5).exp()
+        tensor([0.5000, 0.5000])
+    """
+    shares = mean.clamp(min=max(noise, 1e-6))
+    return (shares / shares.sum()).log()
+
+
+def softmax_loss(classes: NDArray[np.int64], outputs: int) -> LinearLoss:
+    """Return the cross-entropy of classes 0 … k−1, with one score per class.
+
+    Example:
+        >>> loss = softmax_loss(np.array([0]), 2)
+        >>> loss.gradients(torch.zeros(1, 2), np.array([0]))
         tensor([[-0.5000,  0.5000]])
     """
     targets = torch.from_numpy(classes)
@@ -287,27 +341,39 @@ def softmax_logit_gradients(classes: NDArray[np.int64]) -> LogitGradients:
         r[torch.arange(len(r)), targets[torch.from_numpy(records)]] -= 1.0
         return r
 
-    return gradients
+    def intercept(mean: Tensor, noise: float) -> Tensor:
+        logs = log_shares(mean, noise)
+        return logs - logs.mean()
+
+    return LinearLoss(gradients, torch.nn.functional.one_hot(targets, outputs).float(), intercept)
 
 
-def logistic_logit_gradients(classes: NDArray[np.int64]) -> LogitGradients:
-    """Return the gradient of the cross-entropy of two classes, 0 and 1, with one logit.
+def logistic_loss(classes: NDArray[np.int64]) -> LinearLoss:
+    """Return the cross-entropy of two classes, 0 and 1, with one logit.
 
     Example:
-        >>> logistic_logit_gradients(np.array([1]))(torch.zeros(1, 1), np.array([0]))
+        >>> loss = logistic_loss(np.array([1]))
+        >>> loss.gradients(torch.zeros(1, 1), np.array([0]))
         tensor([[-0.5000]])
     """
-    targets = torch.from_numpy(classes)[:, None]
-    return lambda scores, records: torch.sigmoid(scores) - targets[torch.from_numpy(records)]
+    targets = torch.from_numpy(classes)
+
+    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
+        return torch.sigmoid(scores) - targets[torch.from_numpy(records), None]
+
+    def intercept(mean: Tensor, noise: float) -> Tensor:
+        return log_shares(mean, noise).diff()
+
+    return LinearLoss(gradients, torch.nn.functional.one_hot(targets, 2).float(), intercept)
 
 
-def hinge_logit_gradients(signs: NDArray[np.float64]) -> LogitGradients:
-    """Return the gradient of the smoothed hinge loss of targets ±1, one per score.
+def hinge_loss(signs: NDArray[np.float64]) -> LinearLoss:
+    """Return the smoothed hinge loss of targets ±1, one per score.
 
     The loss of a margin u is 0 above 3⁄2, 1 − u below ½, and (3⁄2 − u)²/2 between.
 
     Example:
-        >>> hinge_logit_gradients(np.array([[1.0]]))(torch.zeros(1, 1), np.array([0]))
+        >>> hinge_loss(np.array([[1.0]])).gradients(torch.zeros(1, 1), np.array([0]))
         tensor([[-1.]])
     """
     targets = torch.from_numpy(signs)
@@ -316,15 +382,19 @@ def hinge_logit_gradients(signs: NDArray[np.float64]) -> LogitGradients:
         y = targets[torch.from_numpy(records)].to(scores.dtype)
         return (1.5 - y * scores).clamp_(0.0, 1.0).mul_(-y)
 
-    return gradients
+    return LinearLoss(gradients)
 
 
-def squared_logit_gradients(values: NDArray[np.float64]) -> LogitGradients:
-    """Return the gradient of half the squared difference to targets, records × outputs.
+def squared_loss(values: NDArray[np.float64]) -> LinearLoss:
+    """Return half the squared difference to one target per record, from −1 to 1.
 
     Example:
-        >>> squared_logit_gradients(np.array([[1.0]]))(torch.zeros(1, 1), np.array([0]))
+        >>> squared_loss(np.array([1.0])).gradients(torch.zeros(1, 1), np.array([0]))
         tensor([[-1.]])
     """
-    targets = torch.from_numpy(values)
-    return lambda scores, records: scores - targets[torch.from_numpy(records)].to(scores.dtype)
+    targets = torch.from_numpy(values)[:, None]
+
+    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
+        return scores - targets[torch.from_numpy(records)].to(scores.dtype)
+
+    return LinearLoss(gradients, targets.float())
