@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         training,
     )
     from dither.accounting import delta, epsilon
+    from dither.estimators import load
     from dither.evaluation import evaluate
     from dither.planning import Plan, plan
     from dither.schema import Schema
@@ -90,6 +91,7 @@ __all__ = [
     "evaluate",
     "evaluation",
     "ledger",
+    "load",
     "make_private",
     "noise",
     "plan",
@@ -114,6 +116,7 @@ _PACKAGE_OF = {
     "delta": "accounting",
     "epsilon": "accounting",
     "evaluate": "evaluation",
+    "load": "estimators",
     "make_private": "training",
     "plan": "planning",
     "recipe": "training",

@@ -19,6 +19,7 @@ from dither.estimators.modules import (
     PrivateMLPRegressor,
     PrivateRegressor,
 )
+from dither.estimators.saving import load
 from dither.estimators.search import PrivateSearchCV
 from dither.schema import SchemaEncoder
 
@@ -38,4 +39,5 @@ __all__ = [
     "SchemaEncoder",
     "Shape",
     "defaults",
+    "load",
 ]

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from dither.estimators.bounds import (
+    FeatureScaling,
     TargetScaling,
     encode_classes,
     feature_scaling,
@@ -96,6 +97,38 @@ class PrivateEstimator(BaseEstimator, ABC):
     }
     _task = "classification"
     _needs_bounds = True
+
+    @property
+    def privacy(self) -> PrivacyBound:
+        """The `PrivacyBound` of the fit, as ``privacy_``."""
+        check_is_fitted(self, "privacy_")
+        return self.privacy_
+
+    def save(
+        self,
+        directory: str | Path,
+        *,
+        data: str = "",
+        purpose: str = "",
+        part: tuple[str, str] | None = None,
+    ) -> Path:
+        """Write the fitted model to a new run directory, for `dither.load` and ``dither report``.
+
+        The directory has the weights (safetensors), the model's facts, the schema, the plan, the
+        result and a ledger, all without code. If the fit had no ledger, its cost is written to the
+        one in the directory first.
+
+        Args:
+            directory: a new or empty directory.
+            data: name of the data, such as its file name; the report says it.
+            purpose: what the model is for; the report says it.
+            part: (split, part) if the records were one part of a random split, as
+                `dither.ledger.Ledger.part` takes it, and the fit had no ledger.
+        """
+        from dither.estimators.saving import save
+
+        save(self, directory, data=data, purpose=purpose, part=part)
+        return Path(directory)
 
     def privacy_statement(self) -> str:
         """Return the claim of the fit and its assumptions as text."""
@@ -196,6 +229,9 @@ class PrivateEstimator(BaseEstimator, ABC):
     def _store_result(self, result: TrainResult, leaks: Leaks) -> None:
         self._result, self._leaks = result, tuple(leaks.descriptions)
         self.plan_, self.privacy_ = result.plan, leaks.qualify(result.bound)
+
+    def _store_scaling(self, scaling: FeatureScaling) -> None:
+        self._scaling, self._shape = scaling, scaling.factor.shape
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

@@ -80,7 +80,7 @@ class Linear(PrivateEstimator):
             progress=bool(self.verbose),
             record_weights=None if weights is None else torch.from_numpy(weights),
         )
-        self._scaling: FeatureScaling = scaling
+        self._store_scaling(scaling)
         self._weight_noise = result.weight_noise or 0.0
         weight, bias = (p.detach().numpy().astype(np.float64) for p in result.model.parameters())
         self.coef_ = weight * scaling.factor

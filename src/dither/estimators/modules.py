@@ -71,7 +71,8 @@ class _ModuleEstimator(PrivateEstimator):
         )
         # A module may store records outside its parameters; those are not taken over.
         fresh.load_state_dict(result.model.state_dict())
-        self._scaling, self.module_ = scaling, fresh.eval()
+        self._store_scaling(scaling)
+        self.module_ = fresh.eval()
         if self._needs_bounds:
             self.module_.double()
         self.recipe_ = result.recipe

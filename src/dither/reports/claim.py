@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from dither.ledger.state import RunState
-from dither.reports.load import PLAN, RESULT, LedgerView, RunFiles
+from dither.reports.load import LedgerView, RunFiles
+from dither.training.run_directory import PLAN, RESULT
 from dither.types import PrivacyBound, rounded
 
 Verdict = Literal[

@@ -16,9 +16,6 @@ from dither.ledger.state import RunState
 from dither.planning import Plan
 from dither.planning.serialization import from_json_value
 from dither.reports.model_files import (
-    EVALUATION,
-    MODEL_CLASS,
-    SCHEMA,
     PaidEvaluation,
     Schema,
     parse_evaluation,
@@ -27,12 +24,21 @@ from dither.reports.model_files import (
 )
 from dither.training.history import Row
 from dither.training.recipe import Recipe
-from dither.training.run_directory import ABOUT, CANARIES, REACTIVE_PLAN, RECIPE
+from dither.training.run_directory import (
+    ABOUT,
+    CANARIES,
+    EVALUATION,
+    MODEL,
+    PLAN,
+    REACTIVE_PLAN,
+    RECIPE,
+    RESULT,
+    SCHEMA,
+)
 from dither.types import PrivacyBound, adjacency_of
 from dither.validate import InvalidValueError
 
-RESULT, PLAN, HISTORY, AUDITS = "result.json", "plan.json", "history.jsonl", "audit.json"
-MODEL = "model.safetensors"
+HISTORY, AUDITS, WEIGHTS = "history.jsonl", "audit.json", "model.safetensors"
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 _T = TypeVar("_T")
 
@@ -187,9 +193,9 @@ def load_run(path: str | Path) -> RunFiles:
     files.audits = audits or ()
     files.canaries = _read(files, CANARIES, _canaries)
     files.schema = _read(files, SCHEMA, parse_schema)
-    files.model = _read(files, MODEL_CLASS, parse_model)
+    files.model = _read(files, MODEL, parse_model)
     files.evaluation = _read(files, EVALUATION, parse_evaluation)
-    model = directory / MODEL
+    model = directory / WEIGHTS
     if model.exists():
         with model.open("rb") as stream:
             files.model_hash = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, final
 
-SCHEMA, MODEL_CLASS, EVALUATION = "schema.json", "model.json", "evaluation.json"
-
 
 @final
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from dither.reports.claim import Claim
-from dither.reports.load import RESULT
 from dither.reports.odds import group_privacy, membership_odds, percent, times
 from dither.reports.report import RunReport
 from dither.reports.scale import strength
+from dither.training.run_directory import RESULT
 from dither.training.statement import guarantee, public_size
 from dither.types import PrivacyBound, rounded
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from dither.training.losses import PerRecordLoss, RecordWeights, find_loss, weig
 from dither.training.make_private import join
 from dither.training.recipe import Recipe
 from dither.training.resolve import resolve
-from dither.training.run_directory import REACTIVE_PLAN, Run, RunDirectory, restore
+from dither.training.run_directory import REACTIVE_PLAN, RESULT, Run, RunDirectory, restore
 from dither.training.settings import Settings
 from dither.training.tuning import choose_learning_rate
 from dither.types import PrivacyBound, rounded
@@ -162,7 +162,7 @@ def train(
         model, data, plan, settings,
         optimizer=optimizer, averaging=averaging, ranks=group, directory=directory,
     )  # fmt: skip
-    begin = None if directory is None else partial(directory.begin, _plan_text(by.plan), by.recipe)
+    begin = None if directory is None else partial(directory.begin, plan_text(by.plan), by.recipe)
     private = join(
         model, by.optimizer, by.plan, data, seed=seed, workers=workers, augment=augment,
         ledger=begin or run.ledger, run_name=None if directory is None else directory.run,
@@ -215,7 +215,7 @@ def train(
     )  # fmt: skip
     private.close()
     if directory is not None:
-        _save(result, directory, by.averaging)
+        save_result(result, directory, model.state_dict(), averaging=by.averaging)
     return result
 
 
@@ -234,7 +234,8 @@ def _measure(
         return measure(model, public, loss), of_iterate
 
 
-def _plan_text(plan: Plan | ReactivePlan) -> str:
+def plan_text(plan: Plan | ReactivePlan) -> str:
+    """Return plan.json of a run directory."""
     if isinstance(plan, Plan):
         return plan.to_json()
     names = (
@@ -253,17 +254,23 @@ def _plan_text(plan: Plan | ReactivePlan) -> str:
     )
 
 
-def _save(result: TrainResult, directory: RunDirectory, averaging: str | None) -> None:
-    save_checkpoint(directory.path / "model.safetensors", result.model.state_dict(), {})
+def save_result(
+    result: TrainResult,
+    directory: RunDirectory,
+    tensors: Mapping[str, Tensor],
+    *,
+    averaging: str | None = None,
+) -> None:
+    """Write model.safetensors and result.json of a run directory."""
+    save_checkpoint(directory.path / "model.safetensors", tensors, {})
     summary = {
         "steps": result.steps,
         "seed": result.seed,
-        "derived_from_private_data": result.derived_from_private_data,
+        "derived_from_private_data": directory.derived_from_private_data,
         "plan": result.plan.fingerprint,
         "bound": {key: to_json_value(value) for key, value in asdict(result.bound).items()},
         "averaging": averaging,
         "factor": result.factor,
         "metrics": result.metrics,
-        "iterate_metrics": result.history[-1].iterate_metrics,
     }
-    directory.write("result.json", json.dumps(finite(summary), indent=2, allow_nan=False))
+    directory.write(RESULT, json.dumps(finite(summary), indent=2, allow_nan=False))

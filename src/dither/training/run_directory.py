@@ -25,8 +25,9 @@ from dither.training.private import Private
 from dither.training.recipe import Recipe
 from dither.validate import InvalidValueError
 
-CHECKPOINT, ABOUT = "checkpoint.safetensors", "run.json"
+CHECKPOINT, ABOUT, RESULT = "checkpoint.safetensors", "run.json", "result.json"
 PLAN, RECIPE = "plan.json", "recipe.json"
+MODEL, SCHEMA, EVALUATION = "model.json", "schema.json", "evaluation.json"
 CANARIES = "canaries.json"
 """The canaries that an audit has put into the data; may be there before the run begins."""
 
@@ -54,6 +55,7 @@ class Run:
             as public, such as "the set of classes"; the report lists them.
         data: name of the data, such as its file name; the report says it.
         purpose: what the model is for; the report says it.
+        is_counted: whether the public number of records was counted in the data; a recipe knows.
 
     Example:
         >>> import tempfile, dither, torch
@@ -74,6 +76,7 @@ class Run:
     derived_from_private_data: Sequence[str] = ()
     data: str = ""
     purpose: str = ""
+    is_counted: bool = False
 
     def __post_init__(self) -> None:
         validate.count(checkpoint_every=self.checkpoint_every)
@@ -136,7 +139,9 @@ class RunDirectory:
             self._part, ledger = ledger.split_part, ledger.path
         self._ledger = None if ledger is None else str(Path(ledger).resolve())
         self._derived = tuple(run.derived_from_private_data)
-        self._described = {"data": run.data, "purpose": run.purpose}
+        self._described = {
+            "data": run.data, "purpose": run.purpose, "is_counted": run.is_counted
+        }  # fmt: skip
         self._is_new = not self.path.exists() or _names(self.path) == {CANARIES}
         self.run: str = self._about()["run"] if self.has_begun else new_name()
 
@@ -178,7 +183,7 @@ class RunDirectory:
             "inode": self.path.stat().st_ino,
             "derived_from_private_data": self._derived,
             "sessions": [_session()],
-            **{name: text for name, text in self._described.items() if text},
+            **{name: value for name, value in self._described.items() if value},
         }
         self.write(ABOUT, json.dumps(about))
         return self._open(create=True)
