@@ -280,6 +280,7 @@ class PrivateLinearRegression(RegressorBase, Linear):
 
     def _store_targets(self, targets: TargetScaling) -> None:
         self.coef_ = self.coef_[0] * targets.half_range
+        self._weight_noise *= targets.half_range
         self.intercept_ = float(targets.center + targets.half_range * self.intercept_[0])
 
     def _linear_loss(self, targets: NDArray[Any], outputs: int) -> LinearLoss:
