@@ -248,6 +248,6 @@ PLAIN: dict[str, Fit] = {
 LINEAR_MODELS = (PrivateLogisticRegression, PrivateLinearRegression)
 DITHER: dict[str, Fit] = {
     "dither linear": partial(_dither, "linear", *LINEAR_MODELS),
-    "dither GAM": partial(_dither, "spline", *LINEAR_MODELS),
+    "dither splines": partial(_dither, "spline", *LINEAR_MODELS),
     "dither MLP": partial(_dither, "linear", PrivateMLPClassifier, PrivateMLPRegressor),
 }
