@@ -25,6 +25,8 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.peers import Peer, peer
 from benchmarks.table_data import Table
 from dither.estimators import (
+    PrivateGAMClassifier,
+    PrivateGAMRegressor,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
@@ -223,18 +225,17 @@ class Peers:
         )
 
 
-def _dither(numbers: str, classifier: Any, regressor: Any, task: Task) -> tuple[Array, float]:
+def _dither(classifier: Any, regressor: Any, task: Task) -> tuple[Array, float]:
     """Fit an estimator of dither with its defaults, from the table and its schema alone."""
-    table, schema = task.table, Schema.from_dict(task.table.schema)
-    public = {"feature_norm": schema.feature_norm(numbers=numbers)}
-    if task.is_regression:
-        model = regressor(target_bounds=schema.target_bounds, **public)
-    else:
-        model = classifier(classes=schema.classes, **public)
-    model.set_params(epsilon=task.epsilon, delta=task.delta, random_state=task.seed)
-    X, test_X = (schema.encode(part, numbers=numbers) for part in (table.train, table.test))
-    y = schema.encode_target(table.train)
-    predicted, seconds = _timed(model, X, y, test_X)
+    table, column = task.table, task.table.schema["target"]["column"]
+    model = (regressor if task.is_regression else classifier)(
+        schema=Schema.from_dict(table.schema),
+        epsilon=task.epsilon,
+        delta=task.delta,
+        random_state=task.seed,
+    )
+    train, test = (part.drop(columns=column) for part in (table.train, table.test))
+    predicted, seconds = _timed(model, train, table.train[column], test)
     if table.classes is None:
         return predicted, seconds
     return predicted[:, [list(model.classes_).index(name) for name in table.classes]], seconds
@@ -245,9 +246,8 @@ PLAIN: dict[str, Fit] = {
     "linear, not private": plain_linear,
     "boosting, not private": plain_boosting,
 }
-LINEAR_MODELS = (PrivateLogisticRegression, PrivateLinearRegression)
 DITHER: dict[str, Fit] = {
-    "dither linear": partial(_dither, "linear", *LINEAR_MODELS),
-    "dither GAM": partial(_dither, "spline", *LINEAR_MODELS),
-    "dither MLP": partial(_dither, "linear", PrivateMLPClassifier, PrivateMLPRegressor),
+    "dither linear": partial(_dither, PrivateLogisticRegression, PrivateLinearRegression),
+    "dither GAM": partial(_dither, PrivateGAMClassifier, PrivateGAMRegressor),
+    "dither MLP": partial(_dither, PrivateMLPClassifier, PrivateMLPRegressor),
 }

@@ -66,12 +66,13 @@ def measures(table: Table, predicted: Array) -> dict[str, float]:
 
 
 def read(path: Path) -> Rows:
-    """Return the rows measured so far, the last one of each cell."""
+    """Return the rows measured so far, the last one of each cell; no methods that are gone."""
     rows: Rows = {}
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            rows[row["table"], row["method"], row["epsilon"], row["seed"]] = row
+            if row["table"] in TABLES and row["method"] in METHODS:
+                rows[row["table"], row["method"], row["epsilon"], row["seed"]] = row
     return rows
 
 
