@@ -1,8 +1,9 @@
 """Generalized additive models: one curve per number, one effect per category, and pairs.
 
-A model is linear in features that `Schema.encode` makes: linear splines over public knots for
-numbers, one-hot columns for categories. So it trains as linear models do, and the effect of a
-column is read off its weights.
+A model is linear in features that `Schema.encode` makes: for numbers the number itself and linear
+splines over public knots, finer and finer, for categories one-hot columns. So it trains as linear
+models do, and the effect of a column is read off its weights. Splines of b bins are multiplied by
+1/√b: where there is more noise than signal, a curve stays near a line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,12 +21,51 @@ from dither.estimators.bounds import feature_scaling
 from dither.estimators.leaks import Leaks
 from dither.estimators.linear import Linear, PrivateLinearRegression, PrivateLogisticRegression
 from dither.schema import Number, Schema
+from dither.schema.tables import is_path
 from dither.types import FloatArray
 from dither.validate import InvalidValueError
 
-_PAIR_BINS = 4
+_COARSEST = 4
 _POINTS = 65
 _COLUMNS = 3
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """A part of the features: those of some columns, times a factor."""
+
+    schema: Schema
+    bins: int | None = None
+    factor: float = 1.0
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {} if self.bins is None else {"numbers": "spline", "bins": self.bins}
+
+    def encode(self, X: Any) -> FloatArray:
+        return np.asarray(np.float32(self.factor) * self.schema.encode(X, **self._how))
+
+    @property
+    def squared_norm(self) -> float:
+        norm = self.schema.feature_norm(numbers=self._how.get("numbers", "linear"))
+        return float((self.factor * norm) ** 2)
+
+    def slices(self) -> dict[str, slice]:
+        return self.schema.feature_slices(**self._how)
+
+
+def _blocks(schema: Schema, bins: int) -> Iterator[_Block]:
+    """Yield the columns themselves, then splines of their numbers, from coarse to fine."""
+    yield _Block(schema)
+    numbers = {name: each for name, each in schema.columns.items() if isinstance(each, Number)}
+    halvings = max(0, int(np.log2(bins / _COARSEST)))
+    for level in range(halvings, -1, -1):
+        # Knots of a column's own are used once.
+        fit = {name: each for name, each in numbers.items() if level == 0 or each.knots is None}
+        if fit:
+            count = bins // 2**level
+            yield _Block(Schema(fit), count, count**-0.5)
 
 
 @final
@@ -106,18 +146,18 @@ class _GAM(Linear):
         return self._scaling_of_encoded(X)
 
     def _encode(self, X: Any) -> FloatArray:
-        features = self.schema_.encode(X, numbers="spline", bins=self.bins)
-        products = [_product(self._pair_features(X, pair)) for pair in self._checked_pairs()]
-        return np.hstack([features, *products]) if products else np.asarray(features)
+        X = self.schema_.read(X) if is_path(X) else X
+        parts = [block.encode(X) for block in _blocks(self.schema_, self.bins)]
+        parts += [_product(self._pair_features(X, pair)) for pair in self._checked_pairs()]
+        return np.hstack(parts)
 
     def _encoded_norm(self) -> float:
-        norm = self.schema_.feature_norm(numbers="spline")
-        return float(np.hypot(norm, np.sqrt(len(self.pairs))))
+        squares = [block.squared_norm for block in _blocks(self.schema_, self.bins)]
+        return float(np.sqrt(sum(squares) + len(self.pairs)))
 
     def _pair_features(self, X: Any, pair: tuple[str, str]) -> list[FloatArray]:
         return [
-            Schema({name: self.schema_.columns[name]}).encode(X, numbers="spline", bins=_PAIR_BINS)
-            for name in pair
+            _Block(Schema({name: self.schema_.columns[name]}), _COARSEST).encode(X) for name in pair
         ]
 
     def _checked_pairs(self) -> list[tuple[str, str]]:
@@ -143,24 +183,33 @@ class _GAM(Linear):
         return [*self._shapes()]
 
     def _shapes(self) -> Iterator[Shape]:
-        slices = self.schema_.feature_slices(numbers="spline", bins=self.bins)
-        names = self.schema_.feature_names(numbers="spline", bins=self.bins)
-        coefficients = np.atleast_2d(self.coef_)
+        weights = self._weights_by_column()
+        names, places = self.schema_.feature_names(), self.schema_.feature_slices()
         unit = float(self._weight_noise * self._scaling.factor[0])
-        for column, place in slices.items():
-            kind, weights = self.schema_.columns[column], coefficients[:, place].T
-            if place.start == place.stop:
+        for column, kind in self.schema_.columns.items():
+            own = names[places[column]]
+            if not own:
                 continue
+            values, alone = np.array(own), Schema({column: kind})
+            features = np.eye(len(own))
             if isinstance(kind, Number):
                 values = np.linspace(*kind.bounds, _POINTS)
-                features = Schema({column: kind}).encode(
-                    {column: values}, numbers="spline", bins=self.bins
-                )
-            else:
-                values, features = np.array(names[place]), np.eye(place.stop - place.start)
+                blocks = _blocks(alone, self.bins)
+                features = np.hstack([block.encode({column: values}) for block in blocks])
             centred = features - features.mean(axis=0)
             noise = unit * np.linalg.norm(centred, axis=1)
-            yield Shape(column, values, centred @ weights, noise)
+            yield Shape(column, values, centred @ weights[column], noise)
+
+    def _weights_by_column(self) -> dict[str, FloatArray]:
+        """Return the weights of the features of every column, features × outputs."""
+        coefficients, start = np.atleast_2d(self.coef_).T, 0
+        parts: dict[str, list[FloatArray]] = {name: [] for name in self.schema_.columns}
+        for block in _blocks(self.schema_, self.bins):
+            slices = block.slices()
+            for name, place in slices.items():
+                parts[name].append(coefficients[start + place.start : start + place.stop])
+            start += max(place.stop for place in slices.values())
+        return {name: np.concatenate(each) for name, each in parts.items()}
 
     def plot_shapes(self, columns: Sequence[str] | None = None) -> Figure:
         """Draw the effect of columns on the score, with two standard deviations of the noise.
@@ -226,7 +275,7 @@ class PrivateGAMClassifier(_GAM, PrivateLogisticRegression):
     Args:
         schema: the public schema of the table. Without one, every feature is a number with
             ``feature_bounds``.
-        bins: of the splines of numbers without knots of their own.
+        bins: of the finest splines of numbers without knots of their own.
         pairs: pairs of column names that have an effect together, from public knowledge: each
             value of one with each of the other, numbers in 4 bins.
 
