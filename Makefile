@@ -62,6 +62,7 @@ bench: $(DEV) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.clipping
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.ledger
+	$(BIN)/python -m benchmarks.coverage
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.estimators
 	$(BIN)/python -m benchmarks.tables --again

@@ -73,9 +73,9 @@ def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @cache
-def truth(population: Population, share: float) -> dict[str, float]:
-    """Return the metrics of the model, from four million records."""
-    logits, classes = population.draw(4_000_000, share, np.random.default_rng(1))
+def truth(population: Population, share: float, records: int = 4_000_000) -> dict[str, float]:
+    """Return the metrics of the model, from many records."""
+    logits, classes = population.draw(records, share, np.random.default_rng(1))
     positive = classes == 1
     P, N = int(positive.sum()), int((~positive).sum())
     ranks = float(rankdata(logits)[positive].sum())
@@ -98,15 +98,23 @@ def noise_of(records: int, epsilon: float) -> float:
 
 
 def estimates(
-    population: Population, share: float, records: int, epsilon: float, repetitions: int, seed: int
+    population: Population,
+    share: float,
+    records: int,
+    epsilon: float,
+    repetitions: int,
+    *,
+    seed: int,
+    noise_told: float = 1.0,
 ) -> dict[str, list[Estimate]]:
-    """Return what evaluations of many holdouts estimate."""
+    """Return what evaluations of many holdouts estimate; they are told that share of the noise."""
     rng, noise = np.random.default_rng([seed, records]), noise_of(records, epsilon)
     found: dict[str, list[Estimate]] = {name: [] for name in METRICS}
     for _ in range(repetitions):
         logits, classes = population.draw(records, share, rng)
         sums = LAYOUT.sums(probabilities(logits), classes)
-        metrics = LAYOUT.metrics(sums + noise * rng.standard_normal(sums.size), noise)
+        noisy = sums + noise * rng.standard_normal(sums.size)
+        metrics = LAYOUT.metrics(noisy, noise_told * noise)
         for name in METRICS:
             found[name].append(getattr(metrics, name))
     return found

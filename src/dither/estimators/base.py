@@ -97,6 +97,7 @@ class PrivateEstimator(BaseEstimator, ABC):
     }
     _task = "classification"
     _needs_bounds = True
+    _encodes = False
 
     @property
     def privacy(self) -> PrivacyBound:

@@ -6,7 +6,7 @@ models do, and the effect of a column is read off its weights. Splines of b bins
 1/√b: where there is more noise than signal, a curve stays near a line.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -21,11 +21,15 @@ from dither.estimators.bounds import feature_scaling
 from dither.estimators.leaks import Leaks
 from dither.estimators.linear import Linear, PrivateLinearRegression, PrivateLogisticRegression
 from dither.schema import Number, Schema
+from dither.schema.encoder import as_schema
 from dither.schema.tables import is_path
 from dither.types import FloatArray
 from dither.validate import InvalidValueError
 
 _COARSEST = 4
+_FINER = {30_000.0: 16, 3_000.0: 8}
+"""From which n·ε on how many bins are worth their noise."""
+
 _POINTS = 65
 _COLUMNS = 3
 
@@ -95,12 +99,13 @@ class Shape:
 class _GAM(Linear):
     """The features of additive models, and the shapes of columns."""
 
-    bins: int = 16
+    bins: int | None = None
     pairs: Any = ()
 
+    _encodes = True
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **PrivateEstimator._parameter_constraints,
-        "bins": [COUNT],
+        "bins": [COUNT, None],
         "pairs": ["array-like", list, tuple],
     }
 
@@ -113,10 +118,21 @@ class _GAM(Linear):
     ) -> tuple[Any, Any, FloatArray | None]:
         X, y, weights = super()._validate_records(X, y, sample_weight)
         if self.schema is None:
+            self._choose_bins(len(X))
             self._bounds_leaks = Leaks()
             self.schema_ = self._schema_of_bounds(X, self._bounds_leaks)
             X = self._encode(self._as_table(X))
         return X, y, weights
+
+    def _encode_records(self, X: Any, y: Any) -> tuple[FloatArray, NDArray[Any]]:
+        X = as_schema(self.schema).read(X) if is_path(X) else X
+        self._choose_bins(len(next(iter(X.values())) if isinstance(X, Mapping) else X))
+        return super()._encode_records(X, y)
+
+    def _choose_bins(self, records: int) -> None:
+        n = records if self.dataset_size is None else self.dataset_size
+        fitting = (bins for least, bins in _FINER.items() if n * self.epsilon >= least)
+        self.bins_ = next(fitting, _COARSEST) if self.bins is None else int(self.bins)
 
     def _schema_of_bounds(self, X: FloatArray, leaks: Leaks) -> Schema:
         """Return a schema of numbers with the bounds of the features."""
@@ -147,12 +163,12 @@ class _GAM(Linear):
 
     def _encode(self, X: Any) -> FloatArray:
         X = self.schema_.read(X) if is_path(X) else X
-        parts = [block.encode(X) for block in _blocks(self.schema_, self.bins)]
+        parts = [block.encode(X) for block in _blocks(self.schema_, self.bins_)]
         parts += [_product(self._pair_features(X, pair)) for pair in self._checked_pairs()]
         return np.hstack(parts)
 
     def _encoded_norm(self) -> float:
-        squares = [block.squared_norm for block in _blocks(self.schema_, self.bins)]
+        squares = [block.squared_norm for block in _blocks(self.schema_, self.bins_)]
         return float(np.sqrt(sum(squares) + len(self.pairs)))
 
     def _pair_features(self, X: Any, pair: tuple[str, str]) -> list[FloatArray]:
@@ -194,7 +210,7 @@ class _GAM(Linear):
             features = np.eye(len(own))
             if isinstance(kind, Number):
                 values = np.linspace(*kind.bounds, _POINTS)
-                blocks = _blocks(alone, self.bins)
+                blocks = _blocks(alone, self.bins_)
                 features = np.hstack([block.encode({column: values}) for block in blocks])
             centred = features - features.mean(axis=0)
             noise = unit * np.linalg.norm(centred, axis=1)
@@ -204,7 +220,7 @@ class _GAM(Linear):
         """Return the weights of the features of every column, features × outputs."""
         coefficients, start = np.atleast_2d(self.coef_).T, 0
         parts: dict[str, list[FloatArray]] = {name: [] for name in self.schema_.columns}
-        for block in _blocks(self.schema_, self.bins):
+        for block in _blocks(self.schema_, self.bins_):
             slices = block.slices()
             for name, place in slices.items():
                 parts[name].append(coefficients[start + place.start : start + place.stop])
@@ -275,7 +291,8 @@ class PrivateGAMClassifier(_GAM, PrivateLogisticRegression):
     Args:
         schema: the public schema of the table. Without one, every feature is a number with
             ``feature_bounds``.
-        bins: of the finest splines of numbers without knots of their own.
+        bins: of the finest splines of numbers without knots of their own; None is 16, 8 or 4, with
+            fewer for small n·ε.
         pairs: pairs of column names that have an effect together, from public knowledge: each
             value of one with each of the other, numbers in 4 bins.
 

@@ -131,6 +131,7 @@ def _facts(estimator: PrivateEstimator) -> dict[str, Any]:
         "leaks": estimator._leaks,
         "is_weighted": estimator._is_weighted,
         "weight_noise": getattr(estimator, "_weight_noise", None),
+        "bins": getattr(estimator, "bins_", None),
         "has_schema": estimator.schema is not None,
     }
 
@@ -260,6 +261,8 @@ def _restore(
     if facts["features"] is not None:
         estimator.feature_names_in_ = np.array(facts["features"], dtype=object)
         estimator.n_features_in_ = len(facts["features"])
+    if facts["bins"] is not None:
+        estimator.bins_ = facts["bins"]
     if isinstance(estimator, Linear):
         estimator._weight_noise = facts["weight_noise"]
         estimator.coef_ = tensors["coef"].numpy()

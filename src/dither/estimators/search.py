@@ -263,10 +263,10 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "estimator must be a private estimator of dither.estimators, got "
                 f"{type(self.estimator).__name__}"
             )
-        if self.estimator.schema is not None:
+        if self.estimator.schema is not None or self.estimator._encodes:
             raise InvalidValueError(
-                "estimator.schema must be None: search with the features of SchemaEncoder, which "
-                "a pipeline around the search may begin with"
+                f"estimator must take features as they are, got {self.estimator!r}: search with a "
+                "linear model of the features of SchemaEncoder"
             )
         if self.estimator.ledger is not None:
             raise InvalidValueError(

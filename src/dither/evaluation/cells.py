@@ -1,5 +1,6 @@
 """What the releases of all classifiers share."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,7 +69,7 @@ class Metrics:
         auc: the probability that a positive record has a larger score than a negative one; two
             classes only.
         log_loss: mean of min(log loss, ``loss_bound``).
-        brier_score: mean squared error of the probability; two classes only.
+        brier_score: mean squared error of the positive class' probability; two classes only.
         class_shares: the share of each class.
         base_log_loss: log loss of a model that always predicts these shares.
         confusion_matrix: the share of records by class (rows) and predicted class (columns).
@@ -129,4 +130,4 @@ def base_log_loss(counts: Sequence[FloatArray], noise: float) -> Estimate:
     values = np.concatenate(
         [np.full(len(each), log) for each, log in zip(counts, logs, strict=True)]
     )
-    return mean(values, np.concatenate(counts), noise, high=float(logs.max()))
+    return mean(values, np.concatenate(counts), noise, high=math.log(len(counts)))

@@ -117,6 +117,8 @@ def mean(
     high: float = 1.0,
     total: float | None = None,
     total_noise: float = 0.0,
+    correction: float = 0.0,
+    correction_noise: float = 0.0,
 ) -> Estimate:
     """Return the mean over records of a value that their cells have, or nearly have.
 
@@ -128,6 +130,8 @@ def mean(
         total: the noisy sum over records, if it was released; ``values`` then serve for the
             variance of the sample only.
         total_noise: standard deviation of the noise in it.
+        correction: else what is added to the sum, since records nearly have their cells' values.
+        correction_noise: standard deviation of the noise in it.
 
     Example:
         >>> print(mean(np.array([0.0, 0.5]), np.array([600.0, 400.0]), 5.0))
@@ -140,9 +144,10 @@ def mean(
         if total is not None:
             return np.asarray(sample + total_noise**2 + noise**2 * counts.size * theta**2)
         of_noise = ((values[:, None] - theta) ** 2).sum(0)
-        return np.asarray(sample + noise**2 * of_noise)
+        return np.asarray(sample + noise**2 * of_noise + correction_noise**2)
 
-    return ratio(first if total is None else total, size, variance, high=high)
+    numerator = first + correction if total is None else total
+    return ratio(numerator, size, variance, high=high)
 
 
 @dataclass(frozen=True)

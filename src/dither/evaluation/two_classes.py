@@ -133,7 +133,7 @@ class TwoClasses:
                 total=float(released[-1]) * self.loss_bound / LOSS_WEIGHT,
                 total_noise=noise * self.loss_bound / LOSS_WEIGHT,
             ),
-            brier_score=mean(self._squared_errors(), counts, noise),
+            brier_score=self._brier(released, noise),
             class_shares=tuple(of_classes),
             base_log_loss=base_log_loss([negative, positive], noise),
             confusion_matrix=_confusion([low, high], noise),
@@ -176,11 +176,18 @@ class TwoClasses:
         ones, zeros = np.ones(self.bins), np.zeros(self.bins)
         return Sums(np.append(counts, positions), covariance, np.append(ones, zeros))
 
-    def _squared_errors(self) -> FloatArray:
-        """Return the mean (p − y)² of each cell, for scores that are spread evenly in a bin."""
-        logits = _logits(self._middles[:, None] + 0.5 * self.width * _NODES)
-        p = 1.0 / (1.0 + np.exp(-logits))
-        return np.asarray(0.5 * np.concatenate([p**2 @ _WEIGHTS, (1.0 - p) ** 2 @ _WEIGHTS]))
+    def _brier(self, released: FloatArray, noise: float) -> Estimate:
+        """Return the mean of (p − y)², in each cell the best linear function of the position."""
+        t, weights = 0.5 * _NODES, 0.5 * _WEIGHTS
+        p = 1.0 / (1.0 + np.exp(-_logits(self._middles[:, None] + self.width * t)))
+        errors = np.concatenate([p, 1.0 - p]) ** 2
+        slopes = 12.0 * errors @ (weights * t)
+        counts, positions = released[:-1].reshape(2, -1)
+        return mean(
+            errors @ weights, counts, noise,
+            correction=float(slopes @ positions) / _POSITION_WEIGHT,
+            correction_noise=noise * float(np.linalg.norm(slopes)) / _POSITION_WEIGHT,
+        )  # fmt: skip
 
     def _calibration(
         self, negative: FloatArray, positive: FloatArray, noise: float
