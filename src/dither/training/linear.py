@@ -23,7 +23,15 @@ from torch import Tensor, nn
 from dither import validate
 from dither.clipping.batch import Loss
 from dither.clipping.clip import Clip
-from dither.clipping.linear import DenseRows, LogitGradients, Rows, SparseRows, linear_clipped_sum
+from dither.clipping.linear import (
+    DenseRows,
+    LogitGradients,
+    Records,
+    Rows,
+    SparseRows,
+    linear_clipped_sum,
+    row_norms,
+)
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
@@ -136,11 +144,10 @@ def train_linear(
         run = _Steps(plan, features.shape[0], seed, ledger, bar)
         try:
             mean, scale, intercept = _moments(features, linear_loss, run, standardizing)
-            rows = _rows(features, mean, scale, constant)
+            rows = _rows(features, mean, scale, constant, Clip(plan.clip_norm, plan.clipping))
             start = torch.zeros(rows.columns, outputs, dtype=dtype)
             start[-1] = intercept / constant
-            gradients = linear_loss.gradients
-            for weight in _descent(rows, start, gradients, run, momentum, weighting):
+            for weight in _descent(rows, start, linear_loss.gradients, run, momentum, weighting):
                 is_last = run.state.noise_multiplier is None
                 if not is_last and (measured is None or run.state.steps % every):
                     continue
@@ -192,25 +199,19 @@ class _Steps:
         self.account.register(plan)
         self.noise_multiplier = self.stepsize = float("nan")
 
-    def release(
-        self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients, clip: Clip
-    ) -> Tensor:
+    def release(self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients) -> Tensor:
         """Return what the next step releases; `stepsize` is then the step's."""
         t, z = self.state.steps, self.state.noise_multiplier
         if z is None:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
         self.account.begin(t, z)
-        records = self._sampler.draw(len(rows), self._source.stream("sampling", t))
-        clipped = linear_clipped_sum(rows, weight, logit_gradients, records, clip)
+        records = self._sampler.draw(len(rows.norms), self._source.stream("sampling", t))
+        clipped = linear_clipped_sum(rows, weight, logit_gradients, records)
         self.account.finish(t, z)
         self.state.spend()
-        m = self.plan.batch_size
+        m, noise = self.plan.batch_size, self._source.stream("noise", t)
         released = release(
-            clipped,
-            clip_norm=clip.norm,
-            noise_multiplier=z,
-            batch_size=m,
-            stream=self._source.stream("noise", t),
+            clipped, clip_norm=rows.clip.norm, noise_multiplier=z, batch_size=m, stream=noise
         )
 
         def raw_squared_norm() -> float:
@@ -239,8 +240,7 @@ def _moments(
             "standardizing must be fewer steps than those of a plan that is fixed in advance, got "
             f"{steps} of {run.plan.steps}"
         )
-    rows = DenseRows(features) if is_dense else SparseRows(features)
-    blocks = {"norms": (rows.norms.square() / 4.0).float()[:, None]}
+    blocks = {"norms": (row_norms(features)[0].square() / 4.0).float()[:, None]}
     if is_dense:
         blocks["records"] = features / 2.0
     if loss.targets is not None:
@@ -270,11 +270,12 @@ def _means_of(
     """Return the means of blocks of columns as some steps release them, and their noise."""
     total = sum(_SHARES[name] for name in blocks)
     factors = {name: math.sqrt(_SHARES[name] / total) for name in blocks}
-    rows = DenseRows(torch.cat([factors[name] * each for name, each in blocks.items()], dim=1))
+    columns = torch.cat([factors[name] * each for name, each in blocks.items()], dim=1)
+    rows = DenseRows(columns, Clip(1.0))
     mean, weights = torch.zeros(rows.columns, dtype=torch.float64), 0.0
-    start, clip = torch.zeros(rows.columns, 1, dtype=rows.values.dtype), Clip(1.0)
+    start = torch.zeros(rows.columns, 1, dtype=columns.dtype)
     for _ in range(steps):
-        released = run.release(rows, start, lambda scores, _: torch.ones_like(scores), clip)
+        released = run.release(rows, start, lambda scores, _: torch.ones_like(scores))
         z = run.noise_multiplier
         weight = z**-2 if z > 0.0 else 1.0
         weights += weight
@@ -285,15 +286,15 @@ def _means_of(
     return means, {name: noise / factors[name] for name in blocks}
 
 
-def _rows(features: Any, mean: Tensor, scale: float, constant: float) -> Rows:
+def _rows(features: Any, mean: Tensor, scale: float, constant: float, clip: Clip) -> Rows:
     """Return the standardized records with a constant column."""
     if not isinstance(features, Tensor):
         column = sparse.csr_array(np.full((features.shape[0], 1), constant, features.dtype))
         scaled = sparse.csr_array(features) * features.dtype.type(1.0 / scale)
-        return SparseRows(sparse.hstack([scaled, column], format="csr"))
+        return SparseRows(sparse.hstack([scaled, column], format="csr"), clip)
     values = torch.full((len(features), features.shape[1] + 1), constant, dtype=features.dtype)
     torch.sub(features, mean.to(features.dtype), out=values[:, :-1]).div_(scale)
-    return DenseRows(values)
+    return DenseRows(values, clip)
 
 
 def _descent(
@@ -305,10 +306,10 @@ def _descent(
     weighting: Weighting,
 ) -> Iterator[Tensor]:
     """Take the steps that are left, and yield the average after each."""
-    weight, clip = start.clone(), Clip(run.plan.clip_norm, run.plan.clipping)
+    weight = start.clone()
     velocity, average = torch.zeros_like(weight), weight.clone()
     while run.state.noise_multiplier is not None:
-        released = run.release(rows, weight, logit_gradients, clip)
+        released = run.release(rows, weight, logit_gradients)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
         weight -= run.stepsize * velocity
         average.lerp_(weight, weighting(run.state.steps, run.plan.steps))
@@ -334,18 +335,16 @@ def softmax_loss(classes: NDArray[np.int64], outputs: int) -> LinearLoss:
         >>> loss.gradients(torch.zeros(1, 2), np.array([0]))
         tensor([[-0.5000,  0.5000]])
     """
-    targets = torch.from_numpy(classes)
+    targets = torch.nn.functional.one_hot(torch.from_numpy(classes), outputs).float()
 
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        r = torch.softmax(scores, dim=1)
-        r[torch.arange(len(r)), targets[torch.from_numpy(records)]] -= 1.0
-        return r
+    def gradients(scores: Tensor, records: Records) -> Tensor:
+        return torch.softmax(scores, dim=1).sub_(targets[records])
 
     def intercept(mean: Tensor, noise: float) -> Tensor:
         logs = log_shares(mean, noise)
         return logs - logs.mean()
 
-    return LinearLoss(gradients, torch.nn.functional.one_hot(targets, outputs).float(), intercept)
+    return LinearLoss(gradients, targets, intercept)
 
 
 def logistic_loss(classes: NDArray[np.int64]) -> LinearLoss:
@@ -356,15 +355,15 @@ def logistic_loss(classes: NDArray[np.int64]) -> LinearLoss:
         >>> loss.gradients(torch.zeros(1, 1), np.array([0]))
         tensor([[-0.5000]])
     """
-    targets = torch.from_numpy(classes)
+    targets = torch.nn.functional.one_hot(torch.from_numpy(classes), 2).float()
 
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        return torch.sigmoid(scores) - targets[torch.from_numpy(records), None]
+    def gradients(scores: Tensor, records: Records) -> Tensor:
+        return torch.sigmoid(scores).sub_(targets[records, 1:])
 
     def intercept(mean: Tensor, noise: float) -> Tensor:
         return log_shares(mean, noise).diff()
 
-    return LinearLoss(gradients, torch.nn.functional.one_hot(targets, 2).float(), intercept)
+    return LinearLoss(gradients, targets, intercept)
 
 
 def hinge_loss(signs: NDArray[np.float64]) -> LinearLoss:
@@ -378,8 +377,8 @@ def hinge_loss(signs: NDArray[np.float64]) -> LinearLoss:
     """
     targets = torch.from_numpy(signs)
 
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        y = targets[torch.from_numpy(records)].to(scores.dtype)
+    def gradients(scores: Tensor, records: Records) -> Tensor:
+        y = targets[records].to(scores.dtype)
         return (1.5 - y * scores).clamp_(0.0, 1.0).mul_(-y)
 
     return LinearLoss(gradients)
@@ -394,7 +393,7 @@ def squared_loss(values: NDArray[np.float64]) -> LinearLoss:
     """
     targets = torch.from_numpy(values)[:, None]
 
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        return scores - targets[torch.from_numpy(records)].to(scores.dtype)
+    def gradients(scores: Tensor, records: Records) -> Tensor:
+        return scores - targets[records].to(scores.dtype)
 
     return LinearLoss(gradients, targets.float())
