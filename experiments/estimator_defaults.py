@@ -4,7 +4,7 @@ The rule was found on these data: synthetic tables, scikit-learn's diabetes, and
 pixels and as random convolutional features. None of them is a set that the estimators are compared
 on (digits, breast cancer, wine, MNIST, Fashion-MNIST). Around the rule's settings, one at a time:
 step sizes 8 times shorter to 8 times longer, a quarter and four times the steps, a quarter and four
-times the clip norm, and no steps for the mean and the spread of the features. ε = 0.5, 1 and 3,
+times the clip norm, and no steps for means of features and targets. ε = 0.5, 1 and 3,
 three seeds on the small tables and one on the large.
 
 Run by ``make experiments`` (or ``python -m experiments.estimator_defaults``) with CIFAR-10 in
@@ -38,7 +38,7 @@ from dither.data import load
 from dither.estimators import PrivateLinearRegression, PrivateLogisticRegression, defaults
 from dither.reports import save_figure
 from dither.schedules import Linear, PiecewiseConstant
-from dither.training import linear, train_linear
+from dither.training import logistic_loss, softmax_loss, squared_loss, train_linear
 
 RECORDS = Path(__file__).parent / "records"
 RUNS, RESULT = RECORDS / "estimator_defaults.jsonl", RECORDS / "estimator_defaults.json"
@@ -59,7 +59,7 @@ class Run:
         length: factor on the step sizes.
         steps: factor on the number of steps, at the same total length.
         clip: factor on the clip norm, at the same total length.
-        standardized: whether the first steps release mean and spread.
+        standardized: whether the first steps release means.
     """
 
     table: str
@@ -174,7 +174,7 @@ def score(run: Run) -> float:
         dataset_size=len(X), features=X.shape[1], outputs=outputs, epsilon=run.epsilon,
         task="regression" if is_regression else "classification",
     )  # fmt: skip
-    start = rule.stepsizes.stepsizes(200)[0] * run.length / (run.steps * run.clip)
+    start = rule.stepsizes.stepsizes(rule.steps)[0] * run.length / (run.steps * run.clip)
     given["steps"], given["clip_norm"] = round(run.steps * rule.steps), run.clip * rule.clip_norm
     given["batch_size"], given["stepsizes"] = (
         rule.batch_size,
@@ -203,14 +203,10 @@ def score_without_standardizing(
     middle = sum(given.get("target_bounds", (0.0, 2.0))) / 2.0
     half = max(given.get("target_bounds", (0.0, 2.0))) - middle
     if "target_bounds" in given:
-        loss = linear.squared_logit_gradients(((y - middle) / half)[:, None])
+        loss = squared_loss((y - middle) / half)
     else:
-        loss = (
-            linear.logistic_logit_gradients if outputs == 1 else linear.softmax_logit_gradients
-        )(y)
-    model = train_linear(
-        inputs, loss, plan, outputs=outputs, seed=given["random_state"]
-    ).model  # fmt: skip
+        loss = logistic_loss(y) if outputs == 1 else softmax_loss(y, outputs)
+    model = train_linear(inputs, loss, plan, outputs=outputs, seed=given["random_state"]).model
     with torch.no_grad():
         scores = model(test_inputs).numpy()
     if "target_bounds" in given:

@@ -8,7 +8,7 @@ import torch
 
 import dither
 from dither.schedules import Linear, PiecewiseConstant
-from dither.training import softmax_logit_gradients, train_linear
+from dither.training import softmax_loss, train_linear
 from experiments.reproduction.features import Features, FeatureSet, features
 from experiments.reproduction.noises import DELTA
 from experiments.reproduction.run import Outcome
@@ -113,7 +113,7 @@ class StateRun:
         rows, targets, test, test_targets = self._parts(features(self.features))
         result = train_linear(
             rows,
-            softmax_logit_gradients(targets.numpy()),
+            softmax_loss(targets.numpy(), 10),
             self.plan(len(rows)),
             outputs=10,
             constant=0.1,

@@ -1,6 +1,7 @@
 """The direct path of linear models against the reference, record by record."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.nn import functional
 from dither.clipping import clipped_sum
 from dither.clipping.clip import Clip
 from dither.clipping.linear import DenseRows, LogitGradients, SparseRows, linear_clipped_sum
-from dither.training import linear as by_score
+from dither.training import hinge_loss, logistic_loss, softmax_loss, squared_loss
 from dither.types import CLIPPINGS
 
 RECORDS, COLUMNS = 300, 7
@@ -46,21 +47,25 @@ def targets(kind: str) -> tuple[int, Tensor, LogitGradients, Callable[[Tensor, T
     rng = np.random.default_rng(5)
     if kind == "softmax":
         y = rng.integers(4, size=RECORDS)
-        return 4, torch.from_numpy(y), by_score.softmax_logit_gradients(y), cross_entropy
+        return 4, torch.from_numpy(y), softmax_loss(y, 4).gradients, cross_entropy
     if kind == "logistic":
         y = rng.integers(2, size=RECORDS)
-        return 1, torch.from_numpy(y), by_score.logistic_logit_gradients(y), logistic
+        return 1, torch.from_numpy(y), logistic_loss(y).gradients, logistic
     if kind == "hinge":
         signs = rng.choice([-1.0, 1.0], size=(RECORDS, 3))
-        return 3, torch.from_numpy(signs), by_score.hinge_logit_gradients(signs), hinge
-    values = rng.normal(size=(RECORDS, 2))
-    return 2, torch.from_numpy(values), by_score.squared_logit_gradients(values), half_squares
+        return 3, torch.from_numpy(signs), hinge_loss(signs).gradients, hinge
+    values = rng.normal(size=RECORDS)
+    return 1, torch.from_numpy(values)[:, None], squared_loss(values).gradients, half_squares
 
 
 def records() -> Tensor:
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(RECORDS, COLUMNS, dtype=torch.float64, generator=generator)
     return x * torch.logspace(-3, 2, RECORDS).double()[:, None]  # short and long ones
+
+
+def both_kinds(x: Tensor, clip: Clip) -> tuple[DenseRows, SparseRows]:
+    return DenseRows(x, clip), SparseRows(sparse.csr_array(x.numpy()), clip)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "logistic", "hinge", "squares"])
@@ -78,11 +83,10 @@ def test_equals_the_reference(kind: str, clip_norm: float, clipping: str) -> Non
         some = torch.from_numpy(chosen)
         truth = clipped_sum(model, loss, x[some], y[some], **how)
         scale = float(truth.gradients["weight"].abs().max())
-        for rows in (DenseRows(x), SparseRows(sparse.csr_array(x.numpy()))):
-            found = linear_clipped_sum(rows, weight, logit_gradients, chosen, clip)
+        for rows in both_kinds(x, clip):
+            found = linear_clipped_sum(rows, weight, logit_gradients, chosen)
             difference = found.gradients["weight"].T - truth.gradients["weight"]
             assert float(difference.abs().max()) <= 1e-10 * max(1.0, scale)
-            assert torch.allclose(found.norms, truth.norms, rtol=1e-10, atol=1e-12)
 
 
 def test_the_comparison_finds_gradients_that_are_not_clipped() -> None:
@@ -91,9 +95,8 @@ def test_the_comparison_finds_gradients_that_are_not_clipped() -> None:
     model = nn.Linear(COLUMNS, outputs, bias=False).double()
     truth = clipped_sum(model, loss, x, y, clip_norm=0.1, engine="reference")
     every = np.arange(RECORDS)
-    loose = linear_clipped_sum(
-        DenseRows(x), model.weight.detach().T, logit_gradients, every, Clip(0.11)
-    )
+    rows = DenseRows(x, Clip(0.11))
+    loose = linear_clipped_sum(rows, model.weight.detach().T, logit_gradients, every)
     assert float((loose.gradients["weight"].T - truth.gradients["weight"]).abs().max()) > 1e-3
 
 
@@ -102,20 +105,18 @@ def test_the_comparison_finds_gradients_that_are_not_clipped() -> None:
     st.floats(1e-3, 1e3),
     st.sampled_from([torch.float32, torch.float64]),
     st.sampled_from(CLIPPINGS),
+    st.sampled_from([1, 3]),
 )
 def test_no_record_adds_more_than_the_clip_norm(
-    record: int, clip_norm: float, dtype: torch.dtype, clipping: str
+    record: int, clip_norm: float, dtype: torch.dtype, clipping: str, outputs: int
 ) -> None:
-    x = records()[::30].to(dtype)
+    rows = DenseRows(records()[::30].to(dtype), Clip(clip_norm, clipping))
     y = np.arange(10) % 3
-    weight = torch.ones(COLUMNS, 3, dtype=dtype)
+    loss = logistic_loss(y % 2) if outputs == 1 else softmax_loss(y, outputs)
+    weight = torch.ones(COLUMNS, outputs, dtype=dtype)
 
     def total(chosen: Any) -> Tensor:
-        logit_gradients = by_score.softmax_logit_gradients(y)
-        found = linear_clipped_sum(
-            DenseRows(x), weight, logit_gradients, chosen, Clip(clip_norm, clipping)
-        )
-        return found.gradients["weight"]
+        return linear_clipped_sum(rows, weight, loss.gradients, chosen).gradients["weight"]
 
     change = total(np.arange(10)) - total(np.delete(np.arange(10), record))
     # `release.margin` pays for 1e-3; sums of ten in float32 err by less than 1e-5.
@@ -124,64 +125,67 @@ def test_no_record_adds_more_than_the_clip_norm(
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
 @pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_one_bad_record_leaves_the_others_alone(bad: float, clipping: str) -> None:
-    clip = Clip(0.5, clipping)
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_one_bad_record_leaves_the_others_alone(bad: float, clipping: str, outputs: int) -> None:
     x = torch.randn(20, 3)
     x[7, 1] = bad
-    y = np.arange(20) % 2
-    weight = torch.randn(3, 1)
+    y, weight = np.arange(20) % 2, torch.randn(3, outputs)
     good = np.delete(np.arange(20), 7)
-    logit_gradients = by_score.logistic_logit_gradients(y)
-    alone = linear_clipped_sum(DenseRows(x), weight, logit_gradients, good, clip).gradients[
-        "weight"
-    ]
-    for rows in (DenseRows(x), SparseRows(sparse.csr_array(x.numpy()))):
-        found = linear_clipped_sum(rows, weight, logit_gradients, np.arange(20), clip)
-        assert torch.isfinite(found.gradients["weight"]).all()
-        assert float((found.gradients["weight"] - alone).norm()) <= 0.5 * (1.0 + 1e-5)
+    gradients = (logistic_loss(y) if outputs == 1 else softmax_loss(y, outputs)).gradients
+    clip = Clip(0.5, clipping)
+    alone = linear_clipped_sum(DenseRows(x, clip), weight, gradients, good).gradients["weight"]
+    for rows in both_kinds(x, clip):
+        found = linear_clipped_sum(rows, weight, gradients, np.arange(20)).gradients["weight"]
+        assert torch.isfinite(found).all()
+        assert float((found - alone).norm()) <= 0.5 * (1.0 + 1e-5)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("clip", [Clip(0.5), Clip(0.5, "automatic"), Clip(torch.inf)])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_gradient_that_is_not_finite_adds_nothing(bad: float, clip: Clip, outputs: int) -> None:
+    x, r = torch.randn(20, 3), torch.randn(20, outputs)
+    rows = DenseRows(x, clip)
+    alone = linear_clipped_sum(
+        rows, torch.zeros(3, outputs), lambda _, i: r[i], np.delete(np.arange(20), 7)
+    )
+    r[7, -1] = bad
+    found = linear_clipped_sum(rows, torch.zeros(3, outputs), lambda _, i: r[i], np.arange(20))
+    assert torch.allclose(found.gradients["weight"], alone.gradients["weight"], atol=1e-5)
 
 
 def test_an_empty_draw_is_zero() -> None:
-    rows = DenseRows(torch.randn(5, 3))
-    logit_gradients = by_score.squared_logit_gradients(np.zeros((5, 1)))
-    none = linear_clipped_sum(
-        rows, torch.ones(3, 1), logit_gradients, np.zeros(0, np.int64), Clip(1.0)
-    )
+    rows = DenseRows(torch.randn(5, 3), Clip(1.0))
+    gradients = squared_loss(np.zeros(5)).gradients
+    none = linear_clipped_sum(rows, torch.ones(3, 1), gradients, np.zeros(0, np.int64))
     assert none.gradients["weight"].shape == (3, 1)
     assert not none.gradients["weight"].any()
 
 
-def test_many_microbatches_are_one_sum() -> None:
-    x, y = torch.randn(10_000, 3, dtype=torch.float64), np.zeros((10_000, 1))
-    logit_gradients, weight = (
-        by_score.squared_logit_gradients(y),
-        torch.ones(3, 1, dtype=torch.float64),
-    )
-    found = linear_clipped_sum(DenseRows(x), weight, logit_gradients, np.arange(10_000), Clip(1e9))
+@pytest.mark.parametrize("every", [1, 2])
+def test_many_chunks_are_one_sum(every: int) -> None:
+    n = 100_000
+    x, weight = torch.randn(n, 3, dtype=torch.float64), torch.ones(3, 1, dtype=torch.float64)
+    gradients, chosen = squared_loss(np.zeros(n)).gradients, np.arange(0, n, every)
+    found = linear_clipped_sum(DenseRows(x, Clip(1e9)), weight, gradients, chosen)
+    x = x[::every]
     assert torch.allclose(found.gradients["weight"], x.T @ (x @ weight), rtol=1e-11)
 
 
 @pytest.mark.parametrize("tiny", [1e-25, 1e-22, 1e-19])
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_squares_that_vanish_in_single_precision_are_not_missed(tiny: float, clipping: str) -> None:
-    x = torch.full((1, 3), tiny)
-    for rows in (DenseRows(x), SparseRows(sparse.csr_array(x.numpy()))):
+    for rows in both_kinds(torch.full((1, 3), tiny), Clip(1.0, clipping)):
         found = linear_clipped_sum(
-            rows,
-            torch.zeros(3, 1),
-            lambda s, _: torch.full_like(s, 1e30),
-            np.arange(1),
-            Clip(1.0, clipping),
+            rows, torch.zeros(3, 1), lambda s, _: torch.full_like(s, 1e30), np.arange(1)
         )
         assert float(found.gradients["weight"].norm()) <= 1.0 + 1e-5
 
 
 def test_norms_of_a_million_columns_do_not_stagnate() -> None:
-    rows = DenseRows(torch.full((1, 10**6), 0.1))
-    logit_gradients = by_score.squared_logit_gradients(np.ones((1, 1)))
-    found = linear_clipped_sum(
-        rows, torch.zeros(10**6, 1), logit_gradients, np.arange(1), Clip(1.0)
-    )
+    rows = DenseRows(torch.full((1, 10**6), 0.1), Clip(1.0))
+    gradients = squared_loss(np.ones(1)).gradients
+    found = linear_clipped_sum(rows, torch.zeros(10**6, 1), gradients, np.arange(1))
     assert float(found.gradients["weight"].norm()) <= 1.0 + 1e-5
 
 
@@ -193,6 +197,7 @@ def test_norms_of_a_million_columns_do_not_stagnate() -> None:
         (torch.float32, 1e30, 1e-30),
         (torch.float32, 1e-40, 1e38),  # the residual times 100 overflows
         (torch.float32, 3e38, 3e38),
+        (torch.float32, 1e-45, 3e38),
         (torch.float64, 1e200, 1e-200),  # squares of the residual vanish in float64
         (torch.float64, 1e-200, 1e200),
     ],
@@ -205,8 +210,8 @@ def test_products_of_large_and_small_numbers(
     residuals = torch.tensor([[residual], [1.0]], dtype=dtype)
     for C in (1e-8, 1e-2, 1.0, 1e3):
         found = linear_clipped_sum(
-            DenseRows(x), x.new_zeros(2, 1), lambda s, i: residuals[i], np.arange(2),
-            Clip(C, clipping),
+            DenseRows(x, Clip(C, clipping)), x.new_zeros(2, 1), lambda s, i: residuals[i],
+            np.arange(2),
         )  # fmt: skip
         other = min(C, 1.0) if clipping == "flat" else C / 1.01
         rest = found.gradients["weight"][:, 0] - other * x[1]
@@ -217,3 +222,12 @@ def test_a_factor_in_float32_alone_would_be_found() -> None:
     factor = torch.tensor(1.0 / (2**0.5 * 1e45), dtype=torch.float64).float()
     row, residual = torch.tensor([1e22, -1e22]).double(), 1e23
     assert float((row * residual * factor.double()).norm()) > 1.5
+
+
+@given(
+    st.floats(1e-50, 1e50), st.floats(0.0, 1e30), st.sampled_from([torch.float32, torch.float64])
+)
+def test_limits_are_rounded_towards_zero(clip_norm: float, norm: float, dtype: torch.dtype) -> None:
+    rows = DenseRows(torch.tensor([[norm, 0.0]], dtype=dtype), Clip(clip_norm))
+    limit = Fraction(float(rows.limits))
+    assert limit * Fraction(float(rows.values[0, 0])) <= Fraction(clip_norm)

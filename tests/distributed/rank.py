@@ -268,7 +268,9 @@ def refusals(folder: Path, rank: int) -> None:
     tried("keys of nobody", dataset=Shard(empty, keys=range(100 * (rank == 1))))
     try:
         plan = dither.Plan.from_noise_multipliers([2.0], delta=1e-5, dataset_size=100, batch_size=9)
-        dither.training.train_linear(data[0].numpy(), lambda scores, _: scores, plan, outputs=1)
+        dither.training.train_linear(
+            data[0], dither.training.logistic_loss(data[1].numpy()), plan, outputs=1
+        )
     except ValueError as refusal:
         found["linear"] = str(refusal)
     tried("ledger elsewhere", ledger=folder / "elsewhere.sqlite" if rank == 1 else None)

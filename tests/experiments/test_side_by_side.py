@@ -10,7 +10,7 @@ from experiments.reproduction.side_by_side import train_side_by_side
 
 import dither
 from dither.schedules import AdaGradNorm, InverseSqrt, UnsafeRawAdaGradNorm
-from dither.training import softmax_logit_gradients, train_linear
+from dither.training import softmax_loss, train_linear
 
 N, M, T, CLASSES = 400, 40, 60, 3
 Plans = list[dither.Plan | dither.planning.ReactivePlan]
@@ -53,7 +53,7 @@ def test_together_they_are_what_each_is_alone(features: Features, plans: Plans) 
     for plan, head in zip(plans, together, strict=True):
         alone = train_linear(
             features.train,
-            softmax_logit_gradients(features.train_targets.numpy()),
+            softmax_loss(features.train_targets.numpy(), CLASSES),
             plan,
             outputs=CLASSES,
             constant=1.0,

@@ -4,26 +4,37 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse, stats
 from torch import Tensor
 
 import dither
 from dither import Plan
-from dither.clipping.linear import DenseRows
+from dither.clipping.clip import Clip
 from dither.ledger import Ledger
 from dither.progress import Progress
 from dither.schedules import AdaGradNorm, Linear
-from dither.training.linear import _mean_of, _moments, _Steps, squared_logit_gradients, train_linear
+from dither.training.linear import (
+    LinearLoss,
+    _means_of,
+    _moments,
+    _Steps,
+    hinge_loss,
+    logistic_loss,
+    softmax_loss,
+    squared_loss,
+    train_linear,
+)
 
 N = 50
 
-
-def nothing(scores: Tensor, records: Any) -> Tensor:
-    return torch.zeros_like(scores)
+nothing = LinearLoss(lambda scores, _: torch.zeros_like(scores))
 
 
 def noiseless(steps: int, **more: Any) -> Plan:
@@ -33,15 +44,13 @@ def noiseless(steps: int, **more: Any) -> Plan:
 
 def test_without_noise_and_clipping_it_is_descent_with_momentum_and_a_mean() -> None:
     x = torch.randn(N, 3, dtype=torch.float64)
-    y = np.random.default_rng(0).normal(size=(N, 1))
+    y = np.random.default_rng(0).normal(size=N)
     plan = noiseless(8)
-    result = train_linear(
-        x, squared_logit_gradients(y), plan, outputs=1, momentum=0.6, constant=0.7
-    )
+    result = train_linear(x, squared_loss(y), plan, outputs=1, momentum=0.6, constant=0.7)
     columns = np.hstack([x.numpy(), np.full((N, 1), 0.7)])
     weight, velocity, iterates = np.zeros((4, 1)), np.zeros((4, 1)), []
     for eta in plan.stepsizes:
-        gradient = columns.T @ (columns @ weight - y) / N
+        gradient = columns.T @ (columns @ weight - y[:, None]) / N
         velocity = 0.6 * velocity + 0.4 * gradient
         weight = weight - eta * velocity
         iterates.append(weight)
@@ -53,21 +62,21 @@ def test_without_noise_and_clipping_it_is_descent_with_momentum_and_a_mean() -> 
 
 def test_standardized_training_is_training_on_standardized_records() -> None:
     x = torch.rand(N, 3, dtype=torch.float64) * 0.4 + 0.3
-    y = np.random.default_rng(0).normal(size=(N, 1))
+    loss = LinearLoss(squared_loss(np.random.default_rng(0).normal(size=N)).gradients)
     plan = noiseless(6)
-    found = train_linear(x, squared_logit_gradients(y), plan, outputs=1, standardizing=3).model(x)
+    found = train_linear(x, loss, plan, outputs=1, standardizing=3).model(x)
     centred = x - x.mean(0)
     scaled = centred / float(centred.square().sum(1).mean().sqrt())
     # Half of six steps are averaged there, and here all three: after each, one more.
     three = [
         train_linear(
-            scaled, squared_logit_gradients(y), noiseless(k, stepsizes=plan.stepsizes[3 : 3 + k]),
-            outputs=1,
+            scaled, loss, noiseless(k, stepsizes=plan.stepsizes[3 : 3 + k]), outputs=1
         ).model(scaled)
         for k in (1, 2, 3)
-    ]  # fmt: skip
+    ]
     last = 2.0 * three[2] - three[1]  # the mean of the last two of three, and the last of two
-    assert torch.allclose(found, (three[0] + three[1] + last) / 3.0, rtol=1e-9)
+    # Squared norms are summed in float32.
+    assert torch.allclose(found, (three[0] + three[1] + last) / 3.0, rtol=1e-6)
 
 
 def first_steps(steps: int, noise: float, seed: int) -> _Steps:
@@ -80,57 +89,119 @@ def first_steps(steps: int, noise: float, seed: int) -> _Steps:
 
 def moments(steps: int, noise: float, features: Any, seed: int) -> tuple[Tensor, float]:
     """Return what the first steps say of the mean and the spread."""
-    return _moments(features, first_steps(steps, noise, seed), steps)
-
-
-def means(steps: int, noise: float, features: Tensor, seed: int) -> tuple[Tensor, float]:
-    """Return the mean as it is released, and its noise."""
-    return _mean_of(DenseRows(features), first_steps(steps, noise, seed), steps)
+    return _moments(features, nothing, first_steps(steps, noise, seed), steps)[:2]
 
 
 def test_moments_come_with_the_noise_that_was_paid_for() -> None:
-    mean, noise = means(4, 3.0, torch.zeros(N, 4000), seed=1)
-    expected = math.sqrt(5.0) * 3.0 / N / math.sqrt(4.0)
-    assert noise == pytest.approx(expected)
-    # The mean square of 4,000 normals is within 10 % of its expectation: 4.5 standard deviations.
-    assert float(mean.square().mean()) == pytest.approx(expected**2 * 1.001**2, rel=0.1)
-    assert abs(float(mean.square().mean()) / (0.9 * expected) ** 2 - 1.0) > 0.1  # less is found out
+    shares = {"records": 0.33, "norms": 0.07, "targets": 0.6}
+    for names in (["records", "norms", "targets"], ["norms", "targets"], ["norms"]):
+        blocks = {name: torch.zeros(N, 4000) for name in names}
+        means, noise = _means_of(blocks, first_steps(4, 3.0, 1), 4)
+        for name in names:
+            share = shares[name] / sum(shares[each] for each in names)
+            expected = 3.0 / math.sqrt(share) / N / math.sqrt(4.0)
+            assert noise[name] == pytest.approx(expected)
+            # The mean square of 4,000 normals is within 10 % of its expectation: 4.5 standard
+            # deviations.
+            found = float(means[name].square().mean())
+            assert found == pytest.approx(expected**2 * 1.001**2, rel=0.1)
+            assert abs(found / (0.9 * expected) ** 2 - 1.0) > 0.1  # less is found out
+
+
+@given(
+    st.integers(0, 10**6),
+    st.floats(0.0, 2.0),
+    st.sampled_from(["logistic", "softmax", "squares", "nothing"]),
+    st.booleans(),
+)
+def test_what_a_record_adds_to_the_means_is_not_clipped(
+    seed: int, length: float, kind: str, is_sparse: bool
+) -> None:
+    """Whatever a record is, its vector has norm at most 1, and the means are those of the data."""
+    rng = np.random.default_rng(seed)
+    uneven = rng.normal(size=(N, 3)) * 10.0 ** rng.uniform(-3.0, 3.0, 3)
+    x = (length * torch.nn.functional.normalize(torch.from_numpy(uneven))).float()
+    y = rng.integers(3, size=N)
+    loss = {
+        "logistic": logistic_loss((y > 0).astype(int)),
+        "softmax": softmax_loss(y, 3),
+        "squares": squared_loss(rng.choice([-1.0, 1.0], N)),
+        "nothing": nothing,
+    }[kind]
+    run = _Steps(noiseless(2), N, 1, None, Progress("", 2, shown=False))
+    with patch.object(run, "release", wraps=run.release) as watched:
+        _moments(sparse.csr_array(x.numpy()) if is_sparse else x, loss, run, 1)
+    rows = watched.call_args.args[0]
+    assert rows.clip == Clip(1.0)
+    assert float(rows.norms.max()) <= 1.0 + 1e-6  # rounding to float32
+    if length == 2.0 and loss.targets is not None:
+        assert float(rows.norms.min()) >= 1.0 - 1e-6  # nothing is given away either
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
+def test_training_begins_at_the_base_rate(share: float) -> None:
+    x = torch.rand(N, 3)
+    y = (np.arange(N) < share * N).astype(int)
+    still = noiseless(2, stepsizes=[1e-12, 1e-12])
+    centre = x.mean(0, keepdim=True)
+    logit = train_linear(x, logistic_loss(y), still, outputs=1, standardizing=1).model(centre)
+    assert torch.sigmoid(logit).item() == pytest.approx(share, rel=1e-5)
+    three = np.where(y == 1, 2, np.arange(N) % 2)
+    scores = train_linear(x, softmax_loss(three, 3), still, outputs=3, standardizing=1).model(
+        centre
+    )
+    shares = np.bincount(three, minlength=3) / N
+    np.testing.assert_allclose(scores.softmax(1).detach().numpy()[0], shares, rtol=1e-5)
+    values = np.linspace(-1.0, 2.0 * share, N).clip(-1.0, 1.0)
+    mean = train_linear(x, squared_loss(values), still, outputs=1, standardizing=1).model(centre)
+    assert mean.item() == pytest.approx(values.mean(), abs=1e-6)
+    none = train_linear(x, hinge_loss(2.0 * y[:, None] - 1.0), still, outputs=1, standardizing=1)
+    assert none.model(centre).item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_share_within_the_noise_counts_as_the_noise() -> None:
+    y = np.zeros(N, np.int64)  # nobody of the second class
+    for seed in range(5):
+        run = first_steps(4, 3.0, seed)
+        _, _, intercept = _moments(torch.rand(N, 2), logistic_loss(y), run, 4)
+        # z/√steps/n over the root of the share of targets; the first share is at most 1 + 5 of it.
+        noise = 1.5 / math.sqrt(0.6) / N
+        assert float(intercept) >= math.log(noise / (1.0 + 5.0 * noise))
 
 
 def test_noise_is_not_taken_for_a_mean() -> None:
     mean, spread = moments(4, 3.0, torch.zeros(N, 4000), seed=1)
-    assert float(mean.norm()) < 0.3 * math.sqrt(4000.0) * math.sqrt(5.0) * 1.5 / N
-    # Half of it is a usual spread, 0.3; the other half has a noise of 4·0.067.
-    assert spread**2 < 0.5 * 0.3 + 0.6 * 4.0 * 4.0 * 0.067
+    of_records, of_norms = (2.0 * 1.5 / N / math.sqrt(share / 0.4) for share in (0.33, 0.07))
+    assert float(mean.norm()) < 0.3 * math.sqrt(4000.0) * of_records
+    # A part of it is a usual spread, 0.3; the other has a noise of 4·of_norms/2.
+    assert spread**2 < 0.3 + 4.0 * 2.0 * of_norms
 
 
 def test_moments_are_near_the_truth_where_noise_is_small() -> None:
     x = torch.rand(N, 5, dtype=torch.float64) * 0.5
     mean, spread = moments(2, 0.02, x, seed=1)
-    assert torch.allclose(mean, x.mean(0), atol=5e-3)
-    assert spread == pytest.approx(
-        float((x - x.mean(0)).square().sum(1).mean().sqrt()), rel=0.06
-    )  # four standard deviations
+    # Four standard deviations: 2·0.02/√2/50/√(0.33/0.4), and of the squared norms 4·… over √0.175.
+    assert torch.allclose(mean, x.mean(0), atol=4.0 * 2.0 * 0.02 / 2**0.5 / N / 0.825**0.5)
+    of_norms = 4.0 * 4.0 * 0.02 / 2**0.5 / N / 0.175**0.5
+    assert spread**2 == pytest.approx(float((x - x.mean(0)).square().sum(1).mean()), abs=of_norms)
     nothing_taken_off, norm = moments(2, 0.02, sparse.csr_array(x.numpy()), seed=1)
     assert not nothing_taken_off.any()
-    assert norm == pytest.approx(
-        float(x.square().sum(1).mean().sqrt()), rel=0.06
-    )  # four standard deviations
+    assert norm**2 == pytest.approx(float(x.square().sum(1).mean()), abs=of_norms)
 
 
 def test_automatic_clipping_scales_every_record() -> None:
     """Of gradients alone: means that are released to standardize records are bounded anyway."""
     x = torch.randn(N, 3, dtype=torch.float64)
-    y = np.random.default_rng(0).normal(size=(N, 1))
+    y = np.random.default_rng(0).normal(size=N)
     plan = noiseless(1, clip_norm=0.3, clipping="automatic", stepsizes=[1.0])
-    result = train_linear(x, squared_logit_gradients(y), plan, outputs=1, momentum=0.0)
-    gradients = -np.hstack([x.numpy(), np.full((N, 1), 0.5)]) * y
+    result = train_linear(x, squared_loss(y), plan, outputs=1, momentum=0.0)
+    gradients = -np.hstack([x.numpy(), np.full((N, 1), 0.5)]) * y[:, None]
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     expected = -(0.3 * gradients / (norms + 0.01)).sum(0) / N
     np.testing.assert_allclose(result.model.weight.detach().numpy()[0], expected[:3], rtol=1e-9)
     two = noiseless(2, clip_norm=0.3, clipping="automatic")
     means = [
-        _moments(x / 9.0, _Steps(each, N, 1, None, Progress("", 2, shown=False)), 1)[0]
+        _moments(x / 9.0, nothing, _Steps(each, N, 1, None, Progress("", 2, shown=False)), 1)[0]
         for each in (two, replace(two, clipping="flat"))
     ]
     assert torch.equal(*means)
@@ -154,9 +225,9 @@ def test_batches_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     real = dither.clipping.linear.linear_clipped_sum
 
-    def counted(*given: Any) -> Any:
-        sizes.append(len(given[3]))
-        return real(*given)
+    def counted(rows: Any, weight: Any, logit_gradients: Any, records: Any) -> Any:
+        sizes.append(len(records))
+        return real(rows, weight, logit_gradients, records)
 
     monkeypatch.setattr("dither.training.linear.linear_clipped_sum", counted)
     plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=1000, batch_size=100, steps=20)
@@ -196,7 +267,7 @@ def test_what_an_interrupted_run_did_not_spend_is_free(tmp_path: Path) -> None:
         return torch.zeros_like(scores)
 
     with pytest.raises(KeyboardInterrupt):
-        train_linear(torch.randn(N, 2), broken, plan, outputs=1, ledger=ledger)
+        train_linear(torch.randn(N, 2), LinearLoss(broken), plan, outputs=1, ledger=ledger)
     (found,) = ledger.runs.values()
     assert len(found.spent) == 3
     assert not found.is_open
@@ -233,7 +304,7 @@ def test_another_number_of_records_than_planned_is_warned_of() -> None:
 
 def test_averages_and_measurements_are_those_of_the_iterates() -> None:
     x = torch.randn(N, 3, dtype=torch.float64)
-    y = np.random.default_rng(0).normal(size=(N, 1))
+    y = np.random.default_rng(0).normal(size=N)
     public = dither.Public((torch.randn(9, 3, dtype=torch.float64), torch.randn(9, 1).double()))
     given: dict[str, Any] = {"outputs": 1, "evaluate": public, "loss": "squared_error"}
 
@@ -241,7 +312,7 @@ def test_averages_and_measurements_are_those_of_the_iterates() -> None:
         # Step sizes that do not know how many steps there are: shorter runs are beginnings.
         plan = noiseless(steps, stepsizes=[0.3] * steps)
         how = {**given, "averaging": averaging, "every": every}
-        return train_linear(x, squared_logit_gradients(y), plan, **how)
+        return train_linear(x, squared_loss(y), plan, **how)
 
     def weight(result: dither.training.TrainResult) -> Tensor:
         return next(result.model.parameters()).detach()
@@ -278,8 +349,8 @@ def test_public_data_that_do_not_fit_are_found_before_anything_is_spent(tmp_path
     public = dither.Public((torch.randn(9, 5), torch.zeros(9, dtype=torch.int64)))
     ledger = dither.ledger.Ledger(tmp_path / "spent.sqlite")
     with pytest.raises(ValueError, match="evaluate must have rows of 4 columns"):
-        train_linear(x, lambda scores, _: scores, plan, outputs=2, evaluate=public, ledger=ledger)
+        train_linear(x, nothing, plan, outputs=2, evaluate=public, ledger=ledger)
     assert ledger.total(1e-3).epsilon == 0.0
     for averaging in ("", False, 0):
         with pytest.raises(ValueError, match="averaging must be one of ema, tail"):
-            train_linear(x, lambda s, _: s, plan, outputs=2, averaging=averaging)  # type: ignore[arg-type]
+            train_linear(x, nothing, plan, outputs=2, averaging=averaging)  # type: ignore[arg-type]

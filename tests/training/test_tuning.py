@@ -18,7 +18,7 @@ from dither.accounting import BudgetExceededError
 from dither.ledger import Ledger
 from dither.planning.search import FACTORS, with_search
 from dither.schedules import AdaGradNorm
-from dither.training import Private, train_linear
+from dither.training import LinearLoss, Private, train_linear
 from dither.training.make_private import join
 from dither.training.tuning import best_factor, choose_learning_rate, record_scores
 
@@ -320,7 +320,7 @@ def test_own_loops_are_refused() -> None:
     with pytest.raises(ValueError, match=message):
         dither.make_private(model(), torch.optim.SGD(model().parameters()), plan_of(), data())
     with pytest.raises(ValueError, match=message):
-        train_linear(data()[0], lambda scores, _: scores, plan_of(), outputs=2)
+        train_linear(data()[0], LinearLoss(lambda scores, _: scores), plan_of(), outputs=2)
 
 
 class Killed(BaseException):

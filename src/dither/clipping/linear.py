@@ -5,6 +5,7 @@ loss with respect to the logits. Its norm is ‖x‖·‖r‖, and the sum of cl
 with the clip factors w on the rows of R.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, final
 
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from dither.clipping.clip import Clip, ClippedSum, bounded_weights, full_precision
 
-_CHUNK = 4096
-"""Rows that are summed in their own precision before they are added to a sum in float64."""
+_CACHED, _FEWEST, _MOST = 2**19, 2**11, 2**15
+"""Numbers that stay in the cache between two products, and the rows that they may be. Rows are
+summed in their own precision before they are added to a sum in float64."""
 
 _LOST = 1e-150
 """More than the norm of any row whose squares vanish in float64: norms stay upper bounds."""
@@ -24,43 +26,40 @@ _LOST = 1e-150
 _LONGEST = 1e30
 """A longer row counts as zeros: it would multiply what is lost where r is tiny in float32."""
 
-LogitGradients = Callable[[Tensor, NDArray[np.int64]], Tensor]
-"""From logits, rows × outputs, and the indices of their records to r, of the same shape."""
+Records: TypeAlias = slice | Tensor
+"""Which records, as an index of a tensor: a slice if they are neighbours."""
+
+LogitGradients = Callable[[Tensor, Records], Tensor]
+"""From logits, rows × outputs, and their records to r, of the same shape."""
 
 
 @final
 class DenseRows:
-    """Rows of a tensor, float32 or float64.
+    """Rows of a tensor, float32 or float64, whose gradients are clipped.
 
     Args:
-        values: records × columns; a row whose norm is not finite counts as zeros.
+        values: records × columns; a row longer than 1e30, or not finite, counts as zeros.
+        clip: how the gradient of a record is clipped.
+        record_weights: one per record, from 0 to 1, which multiplies its clipped gradient; None is
+            1 for all.
 
     Attributes:
-        norms: one per record, in float64.
+        norms: of the rows, as `row_norms` returns them.
+        limits: for flat clipping, the largest ‖r‖ at which a record is not clipped.
         columns: how many there are.
     """
 
-    def __init__(self, values: Tensor) -> None:
-        # In chunks: all of it in float64 at once would be twice as large as the data.
-        norms_of_chunks = [
-            torch.linalg.vector_norm(chunk, dim=1, dtype=torch.float64)
-            for chunk in values.split(_CHUNK)
-        ]
-        norms = torch.cat(norms_of_chunks)
-        finite = torch.isfinite(norms)
-        if not finite.all():
-            values, norms = torch.where(finite[:, None], values, 0.0), norms.where(finite, 0.0)
-        self.values, self.norms, self.columns = values, norms, values.shape[1]
+    def __init__(self, values: Tensor, clip: Clip, record_weights: Tensor | None = None) -> None:
+        norms, too_long = row_norms(values)
+        if too_long.any():
+            values = values.masked_fill(too_long[:, None], 0.0)
+        self.values, self.clip, self.columns = values, clip, values.shape[1]
+        self.norms, self.limits = norms, _limits(norms, clip, values.dtype)
+        self.weights = None if record_weights is None else bounded_weights(record_weights)[:, None]
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def take(self, records: NDArray[np.int64]) -> Tensor:
+    def take(self, records: Records) -> Tensor:
         """Return a matrix with those rows; neighbours are not copied."""
-        first, last = int(records[0]), int(records[-1])
-        if last - first + 1 == len(records):
-            return self.values[first : last + 1]
-        return self.values.index_select(0, torch.from_numpy(records))
+        return self.values[records]
 
     def matmul(self, taken: Tensor, weight: Tensor) -> Tensor:
         """Return X·W."""
@@ -73,29 +72,27 @@ class DenseRows:
 
 @final
 class SparseRows:
-    """Rows of a SciPy matrix or array in CSR format, float32 or float64.
+    """Rows of a SciPy matrix or array in CSR format, otherwise as `DenseRows`.
 
     Args:
-        values: records × columns; entries that are not finite count as zeros.
+        values: records × columns, in canonical format.
+        clip: how the gradient of a record is clipped.
+        record_weights: as for `DenseRows`.
     """
 
-    def __init__(self, values: Any) -> None:
-        finite = np.isfinite(values.data)
-        if not finite.all():
+    def __init__(self, values: Any, clip: Clip, record_weights: Tensor | None = None) -> None:
+        norms, too_long = row_norms(values)
+        if too_long.any():
             values = values.copy()
-            values.data[~finite] = 0.0
-        self.values, self.columns = values, values.shape[1]
-        exact = values.astype(np.float64)
-        self.norms = torch.from_numpy(
-            np.sqrt(np.asarray(exact.multiply(exact).sum(axis=1)).ravel())
-        )
+            values.data[np.repeat(too_long.numpy(), np.diff(values.indptr))] = 0.0
+        self.values, self.clip, self.columns = values, clip, values.shape[1]
+        self.norms = norms
+        self.limits = _limits(norms, clip, torch.from_numpy(values.data).dtype)
+        self.weights = None if record_weights is None else bounded_weights(record_weights)[:, None]
 
-    def __len__(self) -> int:
-        return int(self.values.shape[0])
-
-    def take(self, records: NDArray[np.int64]) -> Any:
-        """Return a matrix with those rows; that of all is not copied."""
-        return self.values if len(records) == len(self) else self.values[records]
+    def take(self, records: Records) -> Any:
+        """Return a matrix with those rows."""
+        return self.values[records if isinstance(records, slice) else records.numpy()]
 
     def matmul(self, taken: Any, weight: Tensor) -> Tensor:
         """Return X·W."""
@@ -110,63 +107,90 @@ Rows: TypeAlias = DenseRows | SparseRows
 """Records as rows of a matrix."""
 
 
+def row_norms(values: Any) -> tuple[Tensor, Tensor]:
+    """Return an upper bound on the norm of every row in float64, and which rows are too long.
+
+    Rows that are longer than 1e30 or not finite are to count as zeros, and so do their norms.
+
+    Args:
+        values: a tensor, or a SciPy matrix or array.
+
+    Example:
+        >>> norms, too_long = row_norms(torch.tensor([[3.0, 4.0], [torch.nan, 0.0]]))
+        >>> norms.round(), too_long
+        (tensor([5., 0.], dtype=torch.float64), tensor([False,  True]))
+    """
+    if isinstance(values, Tensor):
+        # In chunks: all of it in float64 at once would be twice as large as the data.
+        parts = values.split(_FEWEST)
+        norms = torch.cat([torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in parts])
+    else:
+        exact = values.astype(np.float64)
+        norms = torch.from_numpy(np.sqrt(np.asarray(exact.multiply(exact).sum(axis=1)).ravel()))
+    too_long = ~(norms <= _LONGEST)  # or NaN
+    return norms.masked_fill_(too_long, 0.0).add_(_LOST), too_long
+
+
 def linear_clipped_sum(
-    rows: Rows,
-    weight: Tensor,
-    logit_gradients: LogitGradients,
-    records: NDArray[np.int64],
-    clip: Clip,
-    record_weights: Tensor | None = None,
+    rows: Rows, weight: Tensor, logit_gradients: LogitGradients, records: NDArray[np.int64]
 ) -> ClippedSum:
     """Return the sum of the clipped gradients of a linear model without autograd.
 
-    Guarantees: every record adds a gradient of norm at most ``clip.norm``, up to the rounding that
-    `dither.release.margin` covers; one whose gradient is not finite, or whose row is longer than
-    1e30, adds nothing.
+    Guarantees: every record adds a gradient of norm at most ``rows.clip.norm``, up to the rounding
+    that `dither.release.margin` covers; one whose gradient is not finite, or whose row is longer
+    than 1e30, adds nothing.
 
     Args:
-        rows: all records.
+        rows: all records, and how they are clipped.
         weight: W, columns × outputs.
-        logit_gradients: r from logits, rows × outputs, and the indices of their records.
+        logit_gradients: r from logits, rows × outputs, and their records.
         records: ascending indices of the records that were drawn.
-        clip: how the gradient of a record is clipped.
-        record_weights: one per record, drawn or not, from 0 to 1, which multiplies its clipped
-            gradient; None is 1 for all.
 
     Returns:
-        A `ClippedSum` of one gradient, "weight", columns × outputs in float64.
+        A `ClippedSum` of one gradient, "weight", columns × outputs in float64; norms are left out.
 
     Example:
-        >>> rows = DenseRows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+        >>> rows = DenseRows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), Clip(1.0))
         >>> minus_one = lambda logits, records: -torch.ones_like(logits)
-        >>> total = linear_clipped_sum(rows, torch.zeros(2, 1), minus_one, np.arange(2), Clip(1.0))
+        >>> total = linear_clipped_sum(rows, torch.zeros(2, 1), minus_one, np.arange(2))
         >>> total.gradients["weight"].T.round(decimals=4)
         tensor([[-0.9000, -1.2000]], dtype=torch.float64)
-        >>> total.norms
-        tensor([5.0000, 0.5000], dtype=torch.float64)
     """
     total = torch.zeros(weight.shape, dtype=torch.float64)
-    norms = [torch.zeros(0, dtype=torch.float64)]
-    for part in _chunks(records):
-        taken = rows.take(part)
-        r = logit_gradients(rows.matmul(taken, weight), part)
-        # In float64: squares of tiny numbers would vanish, and sums of many would stagnate.
-        length = torch.linalg.vector_norm(r, dim=1, dtype=torch.float64)
-        row_norms = rows.norms[torch.from_numpy(part)]
-        norm = (length + _LOST) * (row_norms + _LOST)
-        finite = torch.isfinite(norm) & (row_norms <= _LONGEST)
-        # A factor alone may be too small for float32 where its product with r is not.
-        factors = clip.factors(norm)
-        if record_weights is not None:
-            factors = factors * bounded_weights(record_weights[torch.from_numpy(part)])
-        scaled = (r.double() * factors[:, None]).to(r.dtype)
-        kept = torch.where(finite[:, None], scaled, 0.0)
-        with full_precision(kept.device.type):
-            total += rows.transposed_matmul(taken, kept)
-        norms.append(torch.where(finite, norm, torch.inf))
-    return ClippedSum({"weight": total * clip.scale}, torch.cat(norms))
+    with full_precision("cpu"):
+        for part in _chunks(records, rows.columns):
+            taken = rows.take(part)
+            r = logit_gradients(rows.matmul(taken, weight), part)
+            if not math.isfinite(float(r.sum())):
+                r = torch.where(torch.isfinite(r).all(dim=1, keepdim=True), r, 0.0)
+            clipped = _clipped(r, rows, part)
+            if rows.weights is not None:
+                clipped = clipped * rows.weights[part].to(clipped.dtype)
+            total += rows.transposed_matmul(taken, clipped)
+    return ClippedSum({"weight": total.mul_(rows.clip.scale)}, torch.zeros(0))
 
 
-def _chunks(records: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(records), _CHUNK):
-        yield records[start : start + _CHUNK]
+def _limits(norms: Tensor, clip: Clip, dtype: torch.dtype) -> Tensor:
+    """Return the longest r of every record that is not clipped, rounded towards zero."""
+    limits = (clip.norm / norms).to(dtype)
+    return torch.nextafter(limits, torch.zeros_like(limits))[:, None]
+
+
+def _clipped(r: Tensor, rows: Rows, records: Records) -> Tensor:
+    """Return r, which is finite, times the factors of the gradients."""
+    if r.shape[1] == 1 and rows.clip.mode == "flat":
+        limits = rows.limits[records]
+        return r.clamp(-limits, limits)
+    # In float64: squares of tiny numbers would vanish, and sums of many would stagnate.
+    norms = torch.linalg.vector_norm(r, dim=1, dtype=torch.float64).add_(_LOST)
+    factors = rows.clip.factors(norms.mul_(rows.norms[records]))
+    # A factor alone may be too small for float32 where its product with r is not.
+    return (r.double() * factors[:, None]).to(r.dtype)
+
+
+def _chunks(records: NDArray[np.int64], columns: int) -> Iterator[Records]:
+    size = min(max(_CACHED // columns, _FEWEST), _MOST)
+    for start in range(0, len(records), size):
+        part = records[start : start + size]
+        first, end = int(part[0]), int(part[-1]) + 1
+        yield slice(first, end) if end - first == len(part) else torch.from_numpy(part)

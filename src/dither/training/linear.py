@@ -21,7 +21,14 @@ from torch import Tensor, nn
 from dither import validate
 from dither.clipping.batch import Loss, check_weights
 from dither.clipping.clip import Clip, bounded_weights
-from dither.clipping.linear import DenseRows, LogitGradients, Rows, SparseRows, linear_clipped_sum
+from dither.clipping.linear import (
+    DenseRows,
+    LogitGradients,
+    Rows,
+    SparseRows,
+    linear_clipped_sum,
+    row_norms,
+)
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
@@ -127,13 +134,11 @@ def train_linear(
             mean, scale, intercept = _moments(
                 features, linear_loss, record_weights, run, standardizing
             )
-            rows = _rows(features, mean, scale, constant)
+            clip = Clip(plan.clip_norm, plan.clipping)
+            rows = _rows(features, mean, scale, constant, clip, record_weights)
             start = torch.zeros(rows.columns, outputs, dtype=dtype)
             start[-1] = intercept / constant
-            gradients = linear_loss.gradients
-            for weight in _descent(
-                rows, start, gradients, run, momentum, weighting, record_weights
-            ):
+            for weight in _descent(rows, start, linear_loss.gradients, run, momentum, weighting):
                 is_last = run.state.noise_multiplier is None
                 if not is_last and (measured is None or run.state.steps % every):
                     continue
@@ -190,30 +195,19 @@ class _Steps:
         self.account.register(plan)
         self.noise_multiplier = self.stepsize = float("nan")
 
-    def release(
-        self,
-        rows: Rows,
-        weight: Tensor,
-        logit_gradients: LogitGradients,
-        clip: Clip,
-        record_weights: Tensor | None = None,
-    ) -> Tensor:
+    def release(self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients) -> Tensor:
         """Return what the next step releases; `stepsize` is then the step's."""
         t, z = self.state.steps, self.state.noise_multiplier
         if z is None:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
         self.account.begin(t, z)
-        records = self._sampler.draw(len(rows), self._source.stream("sampling", t))
-        clipped = linear_clipped_sum(rows, weight, logit_gradients, records, clip, record_weights)
+        records = self._sampler.draw(len(rows.norms), self._source.stream("sampling", t))
+        clipped = linear_clipped_sum(rows, weight, logit_gradients, records)
         self.account.finish(t, z)
         self.state.spend()
-        m = self.plan.batch_size
+        m, noise = self.plan.batch_size, self._source.stream("noise", t)
         released = release(
-            clipped,
-            clip_norm=clip.norm,
-            noise_multiplier=z,
-            batch_size=m,
-            stream=self._source.stream("noise", t),
+            clipped, clip_norm=rows.clip.norm, noise_multiplier=z, batch_size=m, stream=noise
         )
 
         def raw_squared_norm() -> float:
@@ -242,8 +236,7 @@ def _moments(
             "standardizing must be fewer steps than those of a plan that is fixed in advance, got "
             f"{steps} of {run.plan.steps}"
         )
-    rows = DenseRows(features) if is_dense else SparseRows(features)
-    blocks = {"norms": (rows.norms.square() / 4.0).float()[:, None]}
+    blocks = {"norms": (row_norms(features)[0].square() / 4.0).float()[:, None]}
     if is_dense:
         blocks["records"] = features / 2.0
     if loss.targets is not None:
@@ -274,11 +267,12 @@ def _means_of(
     """Return the means of blocks of columns as some steps release them, and their noise."""
     total = sum(_SHARES[name] for name in blocks)
     factors = {name: math.sqrt(_SHARES[name] / total) for name in blocks}
-    rows = DenseRows(torch.cat([factors[name] * each for name, each in blocks.items()], dim=1))
+    columns = torch.cat([factors[name] * each for name, each in blocks.items()], dim=1)
+    rows = DenseRows(columns, Clip(1.0))
     mean, weights = torch.zeros(rows.columns, dtype=torch.float64), 0.0
-    start, clip = torch.zeros(rows.columns, 1, dtype=rows.values.dtype), Clip(1.0)
+    start = torch.zeros(rows.columns, 1, dtype=columns.dtype)
     for _ in range(steps):
-        released = run.release(rows, start, lambda scores, _: torch.ones_like(scores), clip)
+        released = run.release(rows, start, lambda scores, _: torch.ones_like(scores))
         z = run.noise_multiplier
         weight = z**-2 if z > 0.0 else 1.0
         weights += weight
@@ -289,15 +283,22 @@ def _means_of(
     return means, {name: noise / factors[name] for name in blocks}
 
 
-def _rows(features: Any, mean: Tensor, scale: float, constant: float) -> Rows:
+def _rows(
+    features: Any,
+    mean: Tensor,
+    scale: float,
+    constant: float,
+    clip: Clip,
+    record_weights: Tensor | None,
+) -> Rows:
     """Return the standardized records with a constant column."""
     if not isinstance(features, Tensor):
         column = sparse.csr_array(np.full((features.shape[0], 1), constant, features.dtype))
         scaled = sparse.csr_array(features) * features.dtype.type(1.0 / scale)
-        return SparseRows(sparse.hstack([scaled, column], format="csr"))
+        return SparseRows(sparse.hstack([scaled, column], format="csr"), clip, record_weights)
     values = torch.full((len(features), features.shape[1] + 1), constant, dtype=features.dtype)
     torch.sub(features, mean.to(features.dtype), out=values[:, :-1]).div_(scale)
-    return DenseRows(values)
+    return DenseRows(values, clip, record_weights)
 
 
 def _descent(
@@ -307,13 +308,12 @@ def _descent(
     run: _Steps,
     momentum: float,
     weighting: Weighting,
-    record_weights: Tensor | None,
 ) -> Iterator[Tensor]:
     """Take the steps that are left, and yield the average after each."""
-    weight, clip = start.clone(), Clip(run.plan.clip_norm, run.plan.clipping)
+    weight = start.clone()
     velocity, average = torch.zeros_like(weight), weight.clone()
     while run.state.noise_multiplier is not None:
-        released = run.release(rows, weight, logit_gradients, clip, record_weights)
+        released = run.release(rows, weight, logit_gradients)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
         weight -= run.stepsize * velocity
         average.lerp_(weight, weighting(run.state.steps, run.plan.steps))

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dither.clipping.linear import LogitGradients
+from dither.clipping.linear import LogitGradients, Records
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,18 +46,16 @@ def softmax_loss(classes: NDArray[np.int64], outputs: int) -> LinearLoss:
         >>> loss.gradients(torch.zeros(1, 2), np.array([0]))
         tensor([[-0.5000,  0.5000]])
     """
-    targets = torch.from_numpy(classes)
+    targets = torch.nn.functional.one_hot(torch.from_numpy(classes), outputs).float()
 
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        r = torch.softmax(scores, dim=1)
-        r[torch.arange(len(r)), targets[torch.from_numpy(records)]] -= 1.0
-        return r
+    def gradients(scores: Tensor, records: Records) -> Tensor:
+        return torch.softmax(scores, dim=1).sub_(targets[records])
 
     def intercept(mean: Tensor, noise: float) -> Tensor:
         logs = log_shares(mean, noise)
         return logs - logs.mean()
 
-    return LinearLoss(gradients, torch.nn.functional.one_hot(targets, outputs).float(), intercept)
+    return LinearLoss(gradients, targets, intercept)
 
 
 def logistic_loss(classes: NDArray[np.int64]) -> LinearLoss:
@@ -68,15 +66,15 @@ def logistic_loss(classes: NDArray[np.int64]) -> LinearLoss:
         >>> loss.gradients(torch.zeros(1, 1), np.array([0]))
         tensor([[-0.5000]])
     """
-    targets = torch.from_numpy(classes)
+    targets = torch.nn.functional.one_hot(torch.from_numpy(classes), 2).float()
 
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        return torch.sigmoid(scores) - targets[torch.from_numpy(records), None]
+    def gradients(scores: Tensor, records: Records) -> Tensor:
+        return torch.sigmoid(scores).sub_(targets[records, 1:])
 
     def intercept(mean: Tensor, noise: float) -> Tensor:
         return log_shares(mean, noise).diff()
 
-    return LinearLoss(gradients, torch.nn.functional.one_hot(targets, 2).float(), intercept)
+    return LinearLoss(gradients, targets, intercept)
 
 
 def hinge_loss(signs: NDArray[np.float64]) -> LinearLoss:
@@ -90,8 +88,8 @@ def hinge_loss(signs: NDArray[np.float64]) -> LinearLoss:
     """
     targets = torch.from_numpy(signs)
 
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        y = targets[torch.from_numpy(records)].to(scores.dtype)
+    def gradients(scores: Tensor, records: Records) -> Tensor:
+        y = targets[records].to(scores.dtype)
         return (1.5 - y * scores).clamp_(0.0, 1.0).mul_(-y)
 
     return LinearLoss(gradients)
@@ -106,7 +104,7 @@ def squared_loss(values: NDArray[np.float64]) -> LinearLoss:
     """
     targets = torch.from_numpy(values)[:, None]
 
-    def gradients(scores: Tensor, records: NDArray[np.int64]) -> Tensor:
-        return scores - targets[torch.from_numpy(records)].to(scores.dtype)
+    def gradients(scores: Tensor, records: Records) -> Tensor:
+        return scores - targets[records].to(scores.dtype)
 
     return LinearLoss(gradients, targets.float())
