@@ -5,50 +5,26 @@ numbers, one-hot columns for categories. So it trains as linear models do, and t
 column is read off its weights.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dither.estimators.base import COUNT, PrivateEstimator
-from dither.estimators.bounds import feature_scaling
-from dither.estimators.leaks import Leaks
+from dither.estimators.bounds import FeatureScaling, feature_scaling
+from dither.estimators.leaks import Leaks, check_scaling
 from dither.estimators.linear import Linear, PrivateLinearRegression, PrivateLogisticRegression
-from dither.schema import Number, Schema
+from dither.estimators.shapes import Shape, draw, points_of
+from dither.schema import Ignored, Number, Schema
 from dither.types import FloatArray
-from dither.validate import InvalidValueError
+from dither.validate import InvalidTypeError, InvalidValueError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PAIR_BINS = 4
-_POINTS = 65
-_COLUMNS = 3
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Shape:
-    """The effect of one column, as the model has learned it.
-
-    Attributes:
-        column: its name.
-        values: points of a number's range, or the names of a category's features.
-        effects: on the score, values × outputs, with mean 0 over the values.
-        noise: about the standard deviation of the noise in each effect, an upper estimate.
-    """
-
-    column: str
-    values: NDArray[Any]
-    effects: FloatArray
-    noise: FloatArray
-
-    @property
-    def is_number(self) -> bool:
-        """Whether the column is a number."""
-        return self.values.dtype.kind == "f"
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -61,158 +37,133 @@ class _GAM(Linear):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **PrivateEstimator._parameter_constraints,
         "bins": [COUNT],
-        "pairs": ["array-like", list, tuple],
+        "pairs": ["array-like"],
     }
 
     @property
     def _validation_options(self) -> dict[str, Any]:
         return {**super()._validation_options, "accept_sparse": False}
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        return tags
+
     def _validate_records(
-        self, X: Any, y: Any, sample_weight: Any
+        self, X: Any, y: Any, sample_weight: Any, leaks: Leaks
     ) -> tuple[Any, Any, FloatArray | None]:
-        X, y, weights = super()._validate_records(X, y, sample_weight)
+        X, y, weights = super()._validate_records(X, y, sample_weight, leaks)
         if self.schema is None:
-            self._bounds_leaks = Leaks()
-            self.schema_ = self._schema_of_bounds(X, self._bounds_leaks)
+            check_scaling(X, leaks)
+            self.schema_ = self._schema_of_bounds(X, leaks)
             X = self._encode(self._as_table(X))
         return X, y, weights
 
     def _schema_of_bounds(self, X: FloatArray, leaks: Leaks) -> Schema:
         """Return a schema of numbers with the bounds of the features."""
+        if self.feature_norm is not None:
+            raise InvalidTypeError(
+                "feature_norm must be None for a GAM, which takes feature_bounds or a schema, got "
+                f"{self.feature_norm!r}"
+            )
         names = getattr(self, "feature_names_in_", None)
         scaling = feature_scaling(X, self.feature_bounds, None, leaks, length=1.0, names=names)
-        if scaling.lower is None or scaling.upper is None:  # as only a norm has
-            raise InvalidValueError("feature_bounds must be given for a GAM without a schema")
-        columns = self._column_names(X)
-        bounds = zip(columns, scaling.lower, scaling.upper, strict=True)
-        return Schema(
-            {
-                name: Number(bounds=(float(low), float(high if high > low else low + 1.0)))
-                for name, low, high in bounds
-            }
-        )
+        # Bounds that are equal would not be allowed: a constant column may have any wider ones.
+        upper = np.where(scaling.upper > scaling.lower, scaling.upper, scaling.lower + 1.0)
+        bounds = zip(self._column_names(X), scaling.lower, upper, strict=True)
+        return Schema({name: Number(bounds=(low, high)) for name, low, high in bounds})
 
     def _column_names(self, X: FloatArray) -> list[str]:
-        names = getattr(self, "feature_names_in_", None)
-        return [f"x{j}" for j in range(X.shape[1])] if names is None else [*map(str, names)]
+        return [*map(str, getattr(self, "feature_names_in_", map("x{}".format, range(X.shape[1]))))]
 
     def _as_table(self, X: FloatArray) -> dict[str, FloatArray]:
         return dict(zip(self._column_names(X), X.T, strict=True))
 
-    def _find_scaling(self, X: Any, leaks: Leaks) -> Any:
-        if self.schema is None:
-            leaks.extend(self._bounds_leaks)
+    def _find_scaling(self, X: Any, leaks: Leaks) -> FeatureScaling:
         return self._scaling_of_encoded(X)
 
     def _encode(self, X: Any) -> FloatArray:
         features = self.schema_.encode(X, numbers="spline", bins=self.bins)
-        products = [_product(self._pair_features(X, pair)) for pair in self._checked_pairs()]
+        products = [self._encode_pair(X, *pair) for pair in self._checked_pairs()]
         return np.hstack([features, *products]) if products else np.asarray(features)
 
+    def _encode_pair(self, X: Any, first: str, second: str) -> FloatArray:
+        """Return the products of every feature of one column with every one of another."""
+        one, other = (
+            Schema({name: self.schema_.columns[name]}).encode(X, numbers="spline", bins=_PAIR_BINS)
+            for name in (first, second)
+        )
+        return np.asarray((one[:, :, None] * other[:, None, :]).reshape(len(one), -1))
+
     def _encoded_norm(self) -> float:
+        # The features of a column have a norm of at most 1, and so have the products of a pair.
         norm = self.schema_.feature_norm(numbers="spline")
         return float(np.hypot(norm, np.sqrt(len(self.pairs))))
 
-    def _pair_features(self, X: Any, pair: tuple[str, str]) -> list[FloatArray]:
-        return [
-            Schema({name: self.schema_.columns[name]}).encode(X, numbers="spline", bins=_PAIR_BINS)
-            for name in pair
-        ]
+    def _encoded_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (shape[0] * (self.bins + 1) + len(self.pairs) * (_PAIR_BINS + 1) ** 2,)
 
     def _checked_pairs(self) -> list[tuple[str, str]]:
+        known = [
+            name for name, kind in self.schema_.columns.items() if not isinstance(kind, Ignored)
+        ]
         for pair in self.pairs:
             names = [pair] if isinstance(pair, str) else [*pair]
-            if len({*names}) != 2 or not {*names} <= {*self.schema_.columns}:
+            if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*known}:
                 raise InvalidValueError(
-                    f"pairs must be pairs of two columns among {', '.join(self.schema_.columns)}, "
-                    f"got {pair!r}"
+                    f"pairs must be pairs of two columns among {', '.join(known)}, got {pair!r}"
                 )
         return [(first, second) for first, second in self.pairs]
 
     def _read_features(self, X: Any) -> Any:
-        if self.schema is not None:
-            return super()._read_features(X)
-        check_is_fitted(self, "privacy_")
-        X = validate_data(self, X, reset=False, **self._validation_options)
-        return self._encode(self._as_table(X))
+        X = super()._read_features(X)
+        return X if self.schema is not None else self._encode(self._as_table(X))
 
     def shapes(self) -> list[Shape]:
-        """Return the effect of every column, from the model alone; pairs are left out."""
+        """Return the effect of every column, from the model alone; pairs and text are left out."""
         check_is_fitted(self, "privacy_")
-        return [*self._shapes()]
-
-    def _shapes(self) -> Iterator[Shape]:
         slices = self.schema_.feature_slices(numbers="spline", bins=self.bins)
-        names = self.schema_.feature_names(numbers="spline", bins=self.bins)
         coefficients = np.atleast_2d(self.coef_)
         unit = float(self._weight_noise * self._scaling.factor[0])
-        for column, place in slices.items():
-            kind, weights = self.schema_.columns[column], coefficients[:, place].T
-            if place.start == place.stop:
+        shapes = []
+        for column, kind in self.schema_.columns.items():
+            points = points_of(kind, self.bins)
+            if points is None:
                 continue
-            if isinstance(kind, Number):
-                values = np.linspace(*kind.bounds, _POINTS)
-                features = Schema({column: kind}).encode(
-                    {column: values}, numbers="spline", bins=self.bins
-                )
-            else:
-                values, features = np.array(names[place]), np.eye(place.stop - place.start)
+            values, features = points
             centred = features - features.mean(axis=0)
+            effects = centred @ coefficients[:, slices[column]].T
             noise = unit * np.linalg.norm(centred, axis=1)
-            yield Shape(column, values, centred @ weights, noise)
+            shapes.append(Shape(column, values, effects, noise, getattr(kind, "scale", "linear")))
+        return shapes
 
-    def plot_shapes(self, columns: Sequence[str] | None = None) -> Figure:
+    def plot_shapes(self, columns: Sequence[str] | None = None) -> "Figure":
         """Draw the effect of columns on the score, with two standard deviations of the noise.
 
         The bands are from the plan alone: what the noise would be if the loss did not draw weights
         back, so most are wider than need be. Nothing but the model is used.
 
         Args:
-            columns: names of columns; None is all of them.
+            columns: names of columns; None is all but text.
         """
-        chosen = [each for each in self.shapes() if columns is None or each.column in columns]
-        if not chosen:
-            raise InvalidValueError(f"columns must be among those of the schema, got {columns!r}")
-        rows = -(-len(chosen) // _COLUMNS)
-        width = min(len(chosen), _COLUMNS)
-        with matplotlib.rc_context({"font.size": 9}):
-            figure = Figure(figsize=(3.6 * width, 2.6 * rows), layout="constrained")
-            axes = np.ravel(figure.subplots(rows, width, squeeze=False))
-            for shape, axis in zip(chosen, axes, strict=False):
-                _draw(shape, axis, self._output_names())
-            for axis in axes[len(chosen) :]:
-                axis.remove()
-        return figure
+        shapes = self.shapes()
+        known = [shape.column for shape in shapes]
+        chosen = known if columns is None else columns
+        if isinstance(chosen, str) or not chosen or not {*chosen} <= {*known}:
+            raise InvalidValueError(
+                f"columns must be a list of columns among {', '.join(known)}, got {columns!r}"
+            )
+        return draw(
+            [shape for shape in shapes if shape.column in chosen],
+            self._output_names(),
+            self._effect_label(),
+        )
 
     def _output_names(self) -> list[str]:
         return [""]
 
-
-def _product(features: Sequence[FloatArray]) -> FloatArray:
-    """Return the products of every feature of one column with every one of another."""
-    first, second = features
-    return np.asarray((first[:, :, None] * second[:, None, :]).reshape(len(first), -1))
-
-
-def _draw(shape: Shape, axis: Any, names: Sequence[str]) -> None:
-    for output, name in enumerate(names):
-        effects, band = shape.effects[:, output], 2.0 * shape.noise
-        color = f"C{output}"
-        if shape.is_number:
-            axis.plot(shape.values, effects, color=color, label=name)
-            axis.fill_between(
-                shape.values, effects - band, effects + band, color=color, alpha=0.2, linewidth=0
-            )
-        else:
-            places = np.arange(len(effects)) + 0.2 * output
-            axis.errorbar(effects, places, xerr=band, fmt="o", color=color, label=name, ms=4)
-            labels = [value.removeprefix(f"{shape.column}=") for value in shape.values]
-            axis.set_yticks(np.arange(len(effects)), labels, fontsize=6 if len(labels) > 12 else 8)
-            axis.invert_yaxis() if output == 0 else None
-    axis.set_title(shape.column)
-    if len(names) > 1:
-        axis.legend(fontsize=7)
+    def _effect_label(self) -> str:
+        return f"effect on {self.schema_.target_name or 'the target'}"
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -221,14 +172,16 @@ class PrivateGAMClassifier(_GAM, PrivateLogisticRegression):
 
     Every number is a linear spline over public knots, every category has an effect per value, and
     pairs of columns may have an effect together. Guarantees and parameters are those of
-    `PrivateLogisticRegression`, except for these.
+    `PrivateLogisticRegression`, except for these. `shapes` and `plot_shapes` give the effect of
+    every column.
 
     Args:
         schema: the public schema of the table. Without one, every feature is a number with
-            ``feature_bounds``.
+            ``feature_bounds``; ``feature_norm`` is refused.
         bins: of the splines of numbers without knots of their own.
         pairs: pairs of column names that have an effect together, from public knowledge: each
-            value of one with each of the other, numbers in 4 bins.
+            value of one with each of the other, numbers without knots of their own in 4 bins.
+            Features without names are x0, x1, ….
 
     Example:
         >>> X = np.random.default_rng(0).uniform(-1, 1, (4000, 2))
@@ -244,6 +197,10 @@ class PrivateGAMClassifier(_GAM, PrivateLogisticRegression):
     def _output_names(self) -> list[str]:
         names = [str(label) for label in self.classes_]
         return names[1:] if len(names) == 2 else names
+
+    def _effect_label(self) -> str:
+        names = self._output_names()
+        return f"log-odds of {names[0]}" if len(names) == 1 else "effect on the score"
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
