@@ -89,7 +89,7 @@ def first_steps(steps: int, noise: float, seed: int) -> _Steps:
 
 def moments(steps: int, noise: float, features: Any, seed: int) -> tuple[Tensor, float]:
     """Return what the first steps say of the mean and the spread."""
-    return _moments(features, nothing, first_steps(steps, noise, seed), steps)[:2]
+    return _moments(features, nothing, None, first_steps(steps, noise, seed), steps)[:2]
 
 
 def test_moments_come_with_the_noise_that_was_paid_for() -> None:
@@ -130,7 +130,7 @@ def test_what_a_record_adds_to_the_means_is_not_clipped(
     }[kind]
     run = _Steps(noiseless(2), N, 1, None, Progress("", 2, shown=False))
     with patch.object(run, "release", wraps=run.release) as watched:
-        _moments(sparse.csr_array(x.numpy()) if is_sparse else x, loss, run, 1)
+        _moments(sparse.csr_array(x.numpy()) if is_sparse else x, loss, None, run, 1)
     rows = watched.call_args.args[0]
     assert rows.clip == Clip(1.0)
     assert float(rows.norms.max()) <= 1.0 + 1e-6  # rounding to float32
@@ -163,7 +163,7 @@ def test_a_share_within_the_noise_counts_as_the_noise() -> None:
     y = np.zeros(N, np.int64)  # nobody of the second class
     for seed in range(5):
         run = first_steps(4, 3.0, seed)
-        _, _, intercept = _moments(torch.rand(N, 2), logistic_loss(y), run, 4)
+        _, _, intercept = _moments(torch.rand(N, 2), logistic_loss(y), None, run, 4)
         # z/√steps/n over the root of the share of targets; the first share is at most 1 + 5 of it.
         noise = 1.5 / math.sqrt(0.6) / N
         assert float(intercept) >= math.log(noise / (1.0 + 5.0 * noise))
@@ -201,7 +201,9 @@ def test_automatic_clipping_scales_every_record() -> None:
     np.testing.assert_allclose(result.model.weight.detach().numpy()[0], expected[:3], rtol=1e-9)
     two = noiseless(2, clip_norm=0.3, clipping="automatic")
     means = [
-        _moments(x / 9.0, nothing, _Steps(each, N, 1, None, Progress("", 2, shown=False)), 1)[0]
+        _moments(x / 9.0, nothing, None, _Steps(each, N, 1, None, Progress("", 2, shown=False)), 1)[
+            0
+        ]
         for each in (two, replace(two, clipping="flat"))
     ]
     assert torch.equal(*means)

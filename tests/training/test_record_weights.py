@@ -16,7 +16,8 @@ from dither import Plan
 from dither.clipping.clip import STABILIZER, Clip, sum_clipped
 from dither.clipping.contributions import PerRecord
 from dither.clipping.linear import DenseRows, linear_clipped_sum
-from dither.training.linear import softmax_logit_gradients, train_linear
+from dither.training.linear import train_linear
+from dither.training.linear_losses import softmax_loss
 from dither.types import CLIPPINGS
 
 RECORDS = 8
@@ -47,8 +48,9 @@ def weighted_by_hand(gradients: list[Tensor], weights: list[float], C: float, mo
 
 def linear_sum(weights: list[float], clip: Clip, records: Any) -> Tensor:
     return linear_clipped_sum(
-        DenseRows(INPUTS.double()), torch.ones(FEATURES, CLASSES).double(),
-        softmax_logit_gradients(TARGETS.numpy()), records, clip, torch.tensor(weights),
+        DenseRows(INPUTS.double(), clip, torch.tensor(weights)),
+        torch.ones(FEATURES, CLASSES).double(),
+        softmax_loss(TARGETS.numpy(), CLASSES).gradients, records,
     ).gradients["weight"]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ PrivateLogisticRegression(epsilon=2.0)
 """
 
 from dither.estimators.defaults import Defaults, defaults
-from dither.estimators.gam import PrivateGAMClassifier, PrivateGAMRegressor, Shape
+from dither.estimators.gam import PrivateGAMClassifier, PrivateGAMRegressor
 from dither.estimators.leaks import PrivacyLeakWarning
 from dither.estimators.linear import (
     PrivateLinearRegression,
@@ -21,6 +21,7 @@ from dither.estimators.modules import (
 )
 from dither.estimators.saving import load
 from dither.estimators.search import PrivateSearchCV
+from dither.estimators.shapes import Shape
 from dither.schema import SchemaEncoder
 
 __all__ = [

@@ -34,7 +34,7 @@ from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.planning.search import MOST_SHARE
 from dither.schedules import parse
-from dither.schema import Schema
+from dither.schema import Ignored, Schema
 from dither.schema.encoder import as_schema
 from dither.training import TrainResult
 from dither.training.statement import statement
@@ -97,7 +97,6 @@ class PrivateEstimator(BaseEstimator, ABC):
     }
     _task = "classification"
     _needs_bounds = True
-    _encodes = False
 
     @property
     def privacy(self) -> PrivacyBound:
@@ -162,11 +161,12 @@ class PrivateEstimator(BaseEstimator, ABC):
         return {"dtype": [np.float64, np.float32]}
 
     def _validate_records(
-        self, X: Any, y: Any, sample_weight: Any
+        self, X: Any, y: Any, sample_weight: Any, leaks: Leaks
     ) -> tuple[Any, Any, FloatArray | None]:
         """Return features, targets and weights from 0 to 1, checked as scikit-learn does.
 
-        Numeric targets are in double precision.
+        Numeric targets are in double precision. Estimators that encode features add the leaks of
+        that.
         """
         is_numeric = self._task == "regression"
         if self.schema is None:
@@ -175,7 +175,6 @@ class PrivateEstimator(BaseEstimator, ABC):
             )
         else:
             X, y = self._encode_records(X, y)
-        warn_of_delta(*public_sizes(X.shape[0], self.dataset_size, self.delta), stacklevel=4)
         weights = sample_factors(X, sample_weight, self.max_weight)
         self._is_weighted = weights is not None
         return X, np.asarray(y, np.float64) if is_numeric else y, weights
@@ -184,28 +183,34 @@ class PrivateEstimator(BaseEstimator, ABC):
         """Return the features and targets of a table, as the schema says."""
         for name in ("feature_bounds", "feature_norm", "classes", "target_bounds"):
             if getattr(self, name, None) is not None:
+                shown = " ".join(str(getattr(self, name)).split())[:80]
                 raise InvalidTypeError(
-                    f"{name} must be None with a schema, which has it, got {name}="
-                    f"{str(getattr(self, name))[:80]}"
+                    f"{name} must be None with a schema, which has it, got {name}={shown}"
                 )
         schema = as_schema(self.schema)
         known = schema.classes if self._task == "classification" else schema.target_bounds
         if known is None:
             wanted = "classes" if self._task == "classification" else "bounds"
             raise InvalidValueError(f"schema must have a target with {wanted}, got {schema.target}")
-        self.schema_ = schema
+        self.schema_, X = schema, _read_table(schema, X)
         features, targets = self._encode(X), schema.encode_target(X if y is None else y)
         if len(features) != len(targets):
             raise InvalidValueError(
                 f"y must have one entry per record, {len(features)} in all, got {len(targets)}"
             )
-        self.feature_names_in_ = np.array([*schema.columns], dtype=object)
-        self.n_features_in_ = len(self.feature_names_in_)
+        if len(features) < 2:
+            raise InvalidValueError(f"X must have at least 2 records, got {len(features)}")
+        encoded = [name for name, kind in schema.columns.items() if not isinstance(kind, Ignored)]
+        self.feature_names_in_, self.n_features_in_ = np.array(encoded, object), len(encoded)
         return features, targets
 
     def _encode(self, X: Any) -> FloatArray:
-        """Return the features of a table."""
+        """Return the features of a table that is no file."""
         return np.asarray(self.schema_.encode(X))
+
+    def _encoded_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a record's features, from that of a record without a schema."""
+        return shape
 
     def _encoded_norm(self) -> float:
         """Return the largest norm of encoded features."""
@@ -216,7 +221,7 @@ class PrivateEstimator(BaseEstimator, ABC):
         check_is_fitted(self, "privacy_")
         if self.schema is None:
             return validate_data(self, X, reset=False, **self._validation_options)
-        return self._encode(X)
+        return self._encode(_read_table(self.schema_, X))
 
     def _public_bounds(self, X: Any, names: Any, leaks: Leaks) -> dict[str, Any]:
         """Return parameters that make the features' bounds public, if they must be."""
@@ -254,7 +259,8 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
         """
         self._validate_params()
         leaks = Leaks()
-        X, y, weights = self._validate_records(X, y, sample_weight)
+        X, y, weights = self._validate_records(X, y, sample_weight, leaks)
+        warn_of_delta(*public_sizes(X.shape[0], self.dataset_size, self.delta), stacklevel=3)
         known, shares = self.classes, self.class_shares
         if self.schema is not None:
             known = self.schema_.classes
@@ -302,7 +308,8 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
         """
         self._validate_params()
         leaks = Leaks()
-        X, y, weights = self._validate_records(X, y, sample_weight)
+        X, y, weights = self._validate_records(X, y, sample_weight, leaks)
+        warn_of_delta(*public_sizes(X.shape[0], self.dataset_size, self.delta), stacklevel=3)
         bounds = self.target_bounds if self.schema is None else self.schema_.target_bounds
         targets = target_scaling(y, bounds, leaks)
         self._train(X, targets.scale(y), 1, leaks, weights)
@@ -326,6 +333,11 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
 
     def _outputs_per_record(self, classes: int) -> int:
         return 1
+
+
+def _read_table(schema: Schema, X: Any) -> Any:
+    """Return the table of a file; other tables stay as they are."""
+    return schema.read(X) if isinstance(X, str | Path) else X
 
 
 def public_sizes(records: int, dataset_size: int | None, delta: float | None) -> tuple[int, float]:

@@ -9,6 +9,7 @@ is not detected.
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,9 @@ _DISTINCT, _TIES = 20, 0.05
 _EXTREMES, _SHARE = 8, 0.7
 """How many extremes one record alone must attain, and which share of all. Where public bounds cut
 off two records on average, one alone is left by chance for a quarter of the extremes."""
+
+
+_DERIVED, _SCALED = " were derived from the private data", " were scaled by their own "
 
 
 class PrivacyLeakWarning(UserWarning):
@@ -87,6 +91,21 @@ class Leaks:
         return replace(bound, is_upper_bound=False, lower=None) if self.descriptions else bound
 
 
+def derived_values(descriptions: Sequence[str]) -> tuple[str, ...]:
+    """Return what was derived from the private data, from the clauses of `Leaks`.
+
+    Example:
+        >>> derived_values(["the features were scaled by their own means and variances"])
+        ('the means and variances of the features',)
+    """
+
+    def value(description: str) -> str:
+        columns, scaled, statistics = description.partition(_SCALED)
+        return f"the {statistics} of {columns}" if scaled else description.removesuffix(_DERIVED)
+
+    return tuple(map(value, descriptions))
+
+
 def check_scaling(X: Any, leaks: Leaks, *, of: str = "features") -> None:
     """Add a leak if the features were scaled by statistics of these records.
 
@@ -99,7 +118,7 @@ def check_scaling(X: Any, leaks: Leaks, *, of: str = "features") -> None:
         statistics = fitted_statistics(X)
     if statistics is not None:
         leaks.add(
-            f"the {of} were scaled by their own {statistics}",
+            f"the {of}{_SCALED}{statistics}",
             f"leave the {of} in their own units and give bounds, scale them by public constants, "
             "or fit the scaler on public data",
         )

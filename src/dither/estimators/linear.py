@@ -3,6 +3,7 @@
 Their gradients take two matrix products per step and no autograd (`dither.training.linear`).
 """
 
+import math
 from abc import abstractmethod
 from typing import Any
 
@@ -81,7 +82,8 @@ class Linear(PrivateEstimator):
             record_weights=None if weights is None else torch.from_numpy(weights),
         )
         self._store_scaling(scaling)
-        self._weight_noise = result.weight_noise or 0.0
+        noise = result.weight_noise  # unknown for step sizes that react to releases
+        self._weight_noise = math.nan if noise is None else noise
         weight, bias = (p.detach().numpy().astype(np.float64) for p in result.model.parameters())
         self.coef_ = weight * scaling.factor
         self.intercept_ = bias - self.coef_ @ scaling.offset

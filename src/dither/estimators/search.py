@@ -35,7 +35,7 @@ _EVALUATIONS = 30
 
 _OWN = (
     "class_shares", "classes", "dataset_size", "delta", "epsilon", "feature_bounds",
-    "feature_norm", "ledger", "max_weight", "random_state", "target_bounds", "verbose",
+    "feature_norm", "ledger", "max_weight", "random_state", "schema", "target_bounds", "verbose",
 )  # fmt: skip
 """Parameters of the trials that a search does not search over."""
 
@@ -248,8 +248,10 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         def plans(epsilon: float) -> list[Any]:
             each = [candidate.set_params(epsilon=epsilon) for candidate in candidates]
-            shape = X.shape[1:]
-            return [one._plan(n, shape, one._outputs_per_record(outputs)) for one in each]
+            return [
+                one._plan(n, one._encoded_shape(X.shape[1:]), one._outputs_per_record(outputs))
+                for one in each
+            ]
 
         budget = trial_budget(plans, epsilon=float(self.epsilon), delta=delta, trials=trials)
         best, index, score = self._run_trials(X, y, candidates, budget, trials, expected_tests, n)
@@ -263,7 +265,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "estimator must be a private estimator of dither.estimators, got "
                 f"{type(self.estimator).__name__}"
             )
-        if self.estimator.schema is not None or self.estimator._encodes:
+        if self.estimator.schema is not None:
             raise InvalidValueError(
                 f"estimator must take features as they are, got {self.estimator!r}: search with a "
                 "linear model of the features of SchemaEncoder"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Unpack
 
 from torch import Tensor, nn
@@ -260,9 +261,10 @@ def save_result(
     tensors: Mapping[str, Tensor],
     *,
     averaging: str | None = None,
+    facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Write model.safetensors and result.json of a run directory."""
-    save_checkpoint(directory.path / "model.safetensors", tensors, {})
+    """Write model.safetensors, with facts that are JSON values, and result.json of a run."""
+    save_checkpoint(directory.path / "model.safetensors", tensors, {**facts})
     summary = {
         "steps": result.steps,
         "seed": result.seed,
