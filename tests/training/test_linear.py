@@ -20,16 +20,13 @@ from dither.clipping.clip import Clip
 from dither.ledger import Ledger
 from dither.progress import Progress
 from dither.schedules import AdaGradNorm, Linear
-from dither.training.linear import (
+from dither.training.linear import _means_of, _moments, _Steps, train_linear
+from dither.training.linear_losses import (
     LinearLoss,
-    _means_of,
-    _moments,
-    _Steps,
     hinge_loss,
     logistic_loss,
     softmax_loss,
     squared_loss,
-    train_linear,
 )
 
 N = 50
@@ -200,10 +197,9 @@ def test_automatic_clipping_scales_every_record() -> None:
     expected = -(0.3 * gradients / (norms + 0.01)).sum(0) / N
     np.testing.assert_allclose(result.model.weight.detach().numpy()[0], expected[:3], rtol=1e-9)
     two = noiseless(2, clip_norm=0.3, clipping="automatic")
+    bar = Progress("", 2, shown=False)
     means = [
-        _moments(x / 9.0, nothing, None, _Steps(each, N, 1, None, Progress("", 2, shown=False)), 1)[
-            0
-        ]
+        _moments(x / 9.0, nothing, None, _Steps(each, N, 1, None, bar), 1)[0]
         for each in (two, replace(two, clipping="flat"))
     ]
     assert torch.equal(*means)

@@ -124,7 +124,7 @@ def test_integer_weights_are_repeated_records_without_noise(clip_norm: float) ->
             stepsizes=[stepsize] * 5,
         )  # fmt: skip
         direct = train_linear(
-            x[chosen], softmax_logit_gradients(TARGETS[chosen].numpy()), plan, outputs=CLASSES,
+            x[chosen], softmax_loss(TARGETS[chosen].numpy(), CLASSES), plan, outputs=CLASSES,
             record_weights=weights,
         )  # fmt: skip
         targets = TARGETS[chosen] if weights is None else (TARGETS[chosen], weights)

@@ -322,20 +322,14 @@ def _descent(
 
 def _weight_noise(plan: Plan, first: int, momentum: float, weighting: Weighting) -> float:
     """Return the noise in the average of the steps from the first on, if nothing draws it back."""
-    T, k = plan.steps, np.arange(plan.steps)
+    z, steps = plan.noise_multipliers[first:], range(first, plan.steps)
+    if not z.any():
+        return 0.0
     # An average that moves by w_t to iterate t keeps w_t·Π_{s > t} (1 − w_s) of it.
-    w = np.array([weighting(t + 1, T) for t in range(first, T)])
+    w = np.array([weighting(t + 1, plan.steps) for t in steps])
     kept = w * np.append(np.cumprod((1.0 - w)[::-1])[::-1][1:], 1.0)
-    # Noise of step s is in iterate t with the step sizes up to it, as momentum spreads it.
-    after = np.append(np.cumsum(kept[::-1])[::-1], 0.0)
-    effects = np.array(
-        [
-            (1.0 - momentum)
-            * float(
-                (plan.stepsizes[s:] * momentum ** (k[s:] - s) * after[s - first : T - first]).sum()
-            )
-            for s in range(first, T)
-        ]
-    )
-    noise = plan.clip_norm * plan.noise_multipliers[first:] / plan.batch_size
-    return float(np.sqrt(np.sum((effects * noise) ** 2)))
+    # Noise of a step moves each later iterate by its step size, as momentum spreads it.
+    moves = plan.stepsizes[first:] * np.cumsum(kept[::-1])[::-1] * (1.0 - momentum)
+    powers = momentum ** np.arange(len(steps))
+    effects = [float(moves[s:] @ powers[: len(steps) - s]) for s in range(len(steps))]
+    return plan.clip_norm / plan.batch_size * float(np.linalg.norm(effects * z))
