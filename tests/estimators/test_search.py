@@ -33,7 +33,7 @@ MODEL = PrivateLogisticRegression(
 
 def test_a_search_finds_settings_within_its_budget(digits: Table) -> None:
     grid = {"clip_norm": [1e-4, 0.2], "batch_size": [1000]}
-    search = PrivateSearchCV(MODEL, grid, epsilon=3.0, trials=8, random_state=2).fit(*digits)
+    search = PrivateSearchCV(MODEL, grid, epsilon=3.0, trials=8, random_state=1).fit(*digits)
     assert search.best_params_["batch_size"] == 1000
     assert 2.9 < search.privacy_.epsilon <= 3.0
     assert search.privacy_.accountant == "rdp"

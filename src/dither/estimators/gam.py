@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dither.estimators.base import COUNT, PrivateEstimator
-from dither.estimators.bounds import FeatureScaling, feature_scaling
+from dither.estimators.bounds import FeatureScaling, find_bounds
 from dither.estimators.leaks import Leaks, check_scaling
 from dither.estimators.linear import Linear, PrivateLinearRegression, PrivateLogisticRegression
 from dither.estimators.shapes import Shape, draw, points_of
@@ -67,10 +67,10 @@ class _GAM(Linear):
                 f"{self.feature_norm!r}"
             )
         names = getattr(self, "feature_names_in_", None)
-        scaling = feature_scaling(X, self.feature_bounds, None, leaks, length=1.0, names=names)
-        # Bounds that are equal would not be allowed: a constant column may have any wider ones.
-        upper = np.where(scaling.upper > scaling.lower, scaling.upper, scaling.lower + 1.0)
-        bounds = zip(self._column_names(X), scaling.lower, upper, strict=True)
+        lower, upper = find_bounds(X, self.feature_bounds, leaks, names=names)
+        # A schema has no bounds that are equal: a constant column may have any wider ones.
+        upper = np.where(upper > lower, upper, lower + np.maximum(1.0, np.abs(lower)))
+        bounds = zip(self._column_names(X), lower, upper, strict=True)
         return Schema({name: Number(bounds=(low, high)) for name, low, high in bounds})
 
     def _column_names(self, X: FloatArray) -> list[str]:
@@ -93,7 +93,8 @@ class _GAM(Linear):
             Schema({name: self.schema_.columns[name]}).encode(X, numbers="spline", bins=_PAIR_BINS)
             for name in (first, second)
         )
-        return np.asarray((one[:, :, None] * other[:, None, :]).reshape(len(one), -1))
+        width = one.shape[1] * other.shape[1]
+        return np.asarray((one[:, :, None] * other[:, None, :]).reshape(len(one), width))
 
     def _encoded_norm(self) -> float:
         # The features of a column have a norm of at most 1, and so have the products of a pair.
