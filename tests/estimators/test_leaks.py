@@ -31,6 +31,7 @@ from dither.data.files import directory
 from dither.estimators import (
     PrivacyLeakWarning,
     PrivateClassifier,
+    PrivateGAMClassifier,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
@@ -256,6 +257,7 @@ def test_digits_in_public_units_are_honest(digits: Table) -> None:
     [
         PrivateLogisticRegression(**PUBLIC),
         PrivateLogisticRegression(feature_norm=8.0, classes=range(10), steps=3),
+        PrivateGAMClassifier(**PUBLIC),
         PrivateMLPClassifier(**PUBLIC),
         PrivateClassifier(nn.Linear, classes=range(10), steps=3),
         PrivateSearchCV(PrivateLogisticRegression(**PUBLIC), {"clip_norm": [0.2]}, epsilon=3.0),
@@ -276,7 +278,10 @@ def test_a_fit_on_scaled_features_claims_nothing(model: Any, digits: Table) -> N
 
 def test_a_warning_is_at_the_line_that_fits(digits: Table) -> None:
     X, y = StandardScaler().fit_transform(digits[0]), digits[1]
-    models = [PrivateLogisticRegression(**PUBLIC), PrivateMLPClassifier(**PUBLIC)]
+    models = [
+        PrivateLogisticRegression(**PUBLIC), PrivateGAMClassifier(**PUBLIC),
+        PrivateMLPClassifier(**PUBLIC),
+    ]  # fmt: skip
     models.append(PrivateSearchCV(models[0], {"clip_norm": [0.2]}, epsilon=3.0))
     for model in models:
         with pytest.warns(PrivacyLeakWarning) as caught:

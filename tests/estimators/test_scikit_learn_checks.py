@@ -8,6 +8,8 @@ from torch import nn
 
 from dither.estimators import (
     PrivateClassifier,
+    PrivateGAMClassifier,
+    PrivateGAMRegressor,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
@@ -22,6 +24,8 @@ ESTIMATORS = [
     PrivateLogisticRegression(**FAST),
     PrivateSVC(**FAST),
     PrivateLinearRegression(**FAST),
+    PrivateGAMClassifier(**FAST),
+    PrivateGAMRegressor(**FAST),
     PrivateMLPClassifier((16,), **FAST),
     PrivateMLPRegressor((16,), **{**FAST, "steps": 60}),
     PrivateClassifier(nn.Linear, **FAST),

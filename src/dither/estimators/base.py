@@ -25,7 +25,7 @@ from dither.estimators.bounds import (
     FeatureScaling,
     TargetScaling,
     encode_classes,
-    feature_scaling,
+    find_bounds,
     target_scaling,
 )
 from dither.estimators.leaks import Leaks
@@ -229,8 +229,7 @@ class PrivateEstimator(BaseEstimator, ABC):
             self.feature_bounds is None and not self._needs_bounds
         ):
             return {}
-        scaling = feature_scaling(X, self.feature_bounds, None, leaks, length=1.0, names=names)
-        return {"feature_bounds": (scaling.lower, scaling.upper)}
+        return {"feature_bounds": find_bounds(X, self.feature_bounds, leaks, names=names)}
 
     def _store_result(self, result: TrainResult, leaks: Leaks) -> None:
         self._result, self._leaks = result, tuple(leaks.descriptions)

@@ -87,14 +87,7 @@ def feature_scaling(
     if feature_norm is not None:
         norm = positive(feature_norm=feature_norm)
         return FeatureScaling(np.zeros(shape), np.full(shape, length / norm), norm=norm)
-    if feature_bounds is None:
-        leaks.add(
-            "the minima and maxima of the features were derived from the private data",
-            "give them as feature_bounds=(lower, upper) from public knowledge, or feature_norm",
-        )
-        lower, upper = _extremes(X)
-    else:
-        lower, upper = parse_bounds(shape, names, feature_bounds=feature_bounds)
+    lower, upper = find_bounds(X, feature_bounds, leaks, names=names)
     has_zero = (lower <= 0.0) & (upper >= 0.0)
     if sparse.issparse(X) and not has_zero.all():
         raise InvalidValueError(
@@ -106,6 +99,19 @@ def feature_scaling(
     length_per_feature = length / math.sqrt(max(1, math.prod(shape)))
     factor = length_per_feature / np.where(half_range > 0.0, half_range, 1.0)
     return FeatureScaling(offset, factor, lower, upper)
+
+
+def find_bounds(
+    X: Any, feature_bounds: Any, leaks: Leaks, *, names: Any
+) -> tuple[FloatArray, FloatArray]:
+    """Return the given bounds of every feature; without any the data's own, which is a leak."""
+    if feature_bounds is not None:
+        return parse_bounds(X.shape[1:], names, feature_bounds=feature_bounds)
+    leaks.add(
+        "the minima and maxima of the features were derived from the private data",
+        "give them as feature_bounds=(lower, upper) from public knowledge, or feature_norm",
+    )
+    return _extremes(X)
 
 
 def parse_bounds(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dither.estimators.base import COUNT, PrivateEstimator
-from dither.estimators.bounds import FeatureScaling, feature_scaling
+from dither.estimators.bounds import FeatureScaling, find_bounds
 from dither.estimators.leaks import Leaks, check_scaling
 from dither.estimators.linear import Linear, PrivateLinearRegression, PrivateLogisticRegression
 from dither.estimators.shapes import Shape, draw, points_of
@@ -71,10 +71,10 @@ class _GAM(Linear):
                 f"{self.feature_norm!r}"
             )
         names = getattr(self, "feature_names_in_", None)
-        scaling = feature_scaling(X, self.feature_bounds, None, leaks, length=1.0, names=names)
-        low, high = np.asarray(scaling.lower), np.asarray(scaling.upper)
-        # Bounds that are equal would not be allowed: a constant column may have any wider ones.
-        bounds = zip(self._column_names(X), low, np.where(high > low, high, low + 1.0), strict=True)
+        lower, upper = find_bounds(X, self.feature_bounds, leaks, names=names)
+        # A schema has no bounds that are equal: a constant column may have any wider ones.
+        upper = np.where(upper > lower, upper, lower + np.maximum(1.0, np.abs(lower)))
+        bounds = zip(self._column_names(X), lower, upper, strict=True)
         return Schema({name: Number(bounds=(low, high)) for name, low, high in bounds})
 
     def _column_names(self, X: FloatArray) -> list[str]:
@@ -98,7 +98,8 @@ class _GAM(Linear):
             Schema({name: self.schema_.columns[name]}).encode(X, numbers="spline", bins=COARSEST)
             for name in (first, second)
         )
-        return np.asarray((one[:, :, None] * other[:, None, :]).reshape(len(one), -1))
+        width = one.shape[1] * other.shape[1]
+        return np.asarray((one[:, :, None] * other[:, None, :]).reshape(len(one), width))
 
     def _encoded_norm(self) -> float:
         # The products of a pair of columns have a norm of at most 1, as the columns have.

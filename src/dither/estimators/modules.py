@@ -123,9 +123,10 @@ class _ModuleEstimator(PrivateEstimator):
     def _outputs(self, X: Any) -> FloatArray:
         X = self._read_features(X)
         dtype, parts = next(self.module_.parameters()).dtype, []
-        for start in range(0, len(X), _CHUNK):
+        for start in range(0, max(len(X), 1), _CHUNK):
             inputs = torch.from_numpy(self._scaling.scale(X[start : start + _CHUNK])).to(dtype)
-            parts.append(self.module_(inputs).reshape(len(inputs), -1))
+            outputs = self.module_(inputs)
+            parts.append(outputs[:, None] if outputs.ndim == 1 else outputs)
         return torch.cat(parts).numpy().astype(np.float64)
 
 

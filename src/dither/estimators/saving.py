@@ -188,7 +188,9 @@ def _tensors(estimator: PrivateEstimator) -> dict[str, Tensor]:
     tensors = {f"features.{name}": each for name, each in arrays.items()}
     if isinstance(estimator, Linear):
         weights = {"coef": estimator.coef_, "intercept": estimator.intercept_}
-        return tensors | {name: torch.tensor(each) for name, each in weights.items()}
+        return tensors | {
+            name: torch.tensor(each, dtype=torch.float64) for name, each in weights.items()
+        }
     module: nn.Module = estimator.module_
     return tensors | {f"module.{name}": each for name, each in module.state_dict().items()}
 
