@@ -5,6 +5,7 @@
 PrivateLogisticRegression(epsilon=2.0)
 """
 
+from dither.estimators.choosing import default_estimator
 from dither.estimators.defaults import Defaults, defaults
 from dither.estimators.gam import PrivateGAMClassifier, PrivateGAMRegressor, Shape
 from dither.estimators.leaks import PrivacyLeakWarning
@@ -38,6 +39,7 @@ __all__ = [
     "PrivateSearchCV",
     "SchemaEncoder",
     "Shape",
+    "default_estimator",
     "defaults",
     "load",
 ]

@@ -1,7 +1,7 @@
 """Fitted estimators in run directories: safetensors and JSON, nothing that executes code."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from dither.estimators.modules import (
     PrivateRegressor,
 )
 from dither.ledger import Ledger, load_checkpoint
+from dither.ledger.files import write_atomic
 from dither.planning import Plan
 from dither.planning.serialization import from_json_value
 from dither.schema import Schema
@@ -34,6 +35,7 @@ from dither.training.loop import TrainResult, plan_text, save_result
 from dither.training.models import MODELS
 from dither.training.recipe import Recipe
 from dither.training.run_directory import MODEL, PLAN, RECIPE, RESULT, SCHEMA, Run, RunDirectory
+from dither.training.statement import derived_clause
 from dither.types import PrivacyBound
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -62,6 +64,7 @@ def save(
     data: str,
     purpose: str,
     part: tuple[str, str] | None,
+    metrics: Mapping[str, float],
 ) -> None:
     """Write a fitted estimator to a new run directory; see `PrivateEstimator.save`."""
     check_is_fitted(estimator, "privacy_")
@@ -86,7 +89,7 @@ def save(
     if hasattr(estimator, "schema_"):
         place.write(SCHEMA, estimator.schema_.to_json())
     place.write(MODEL, json.dumps(_facts(estimator), indent=2, ensure_ascii=False))
-    save_result(result, place, _tensors(estimator))
+    save_result(result, place, _tensors(estimator), metrics=metrics)
 
 
 _DERIVED = " were derived from the private data"
@@ -133,6 +136,46 @@ def _facts(estimator: PrivateEstimator) -> dict[str, Any]:
         "weight_noise": getattr(estimator, "_weight_noise", None),
         "has_schema": estimator.schema is not None,
     }
+
+
+def describe_module(
+    directory: str | Path,
+    result: TrainResult,
+    *,
+    module: str,
+    shape: tuple[int, ...],
+    classes: Sequence[str],
+    parameters: Mapping[str, Any],
+) -> None:
+    """Write model.json beside the model of `dither.train`, so that `load` finds it.
+
+    Args:
+        directory: the run directory, where the run has ended.
+        result: what `train` returned.
+        module: one of `dither.training.MODELS`, or the name of a module of one's own, which `load`
+            must then be given.
+        shape: of a record.
+        classes: the names of the classes.
+        parameters: settings of the run; those that `PrivateClassifier` has not are left out.
+    """
+    known = PrivateClassifier._get_param_names()
+    facts = {
+        "format": _FORMAT,
+        "class": PrivateClassifier.__name__,
+        "parameters": {k: v for k, v in parameters.items() if k in known and _is_plain(v)},
+        "module": module,
+        "classes": [*classes],
+        "features": None,
+        "shape": [*shape],
+        "targets": None,
+        "norm": None,
+        "leaks": [derived_clause(each) for each in result.derived_from_private_data],
+        "is_weighted": False,
+        "weight_noise": None,
+        "has_schema": False,
+    }
+    text = json.dumps(facts, indent=2, ensure_ascii=False)
+    write_atomic(Path(directory) / MODEL, text.encode())
 
 
 def _is_plain(value: Any) -> bool:
@@ -250,7 +293,11 @@ def _restore(
         if name.startswith("features.")
     }
     norm = np.inf if facts["norm"] is None else facts["norm"]
-    estimator._store_scaling(FeatureScaling(**arrays, norm=norm))
+    estimator._store_scaling(
+        FeatureScaling(**arrays, norm=norm)
+        if arrays
+        else FeatureScaling.by(np.ones(facts["shape"]))  # of dither.train
+    )
     estimator._is_weighted = facts["is_weighted"]
     if facts["classes"] is not None:
         estimator.classes_ = np.array(facts["classes"])
@@ -274,12 +321,14 @@ def _restore(
 
 
 def _restore_module(estimator: Any, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    estimator._module_name = facts["module"]
     outputs = 1 if facts["classes"] is None else len(facts["classes"])
     module = estimator._new_module(tuple(facts["shape"]), outputs, None).eval()
+    is_scaled = any(name.startswith("features.") for name in tensors)  # else of dither.train
     state = {
-        name.removeprefix("module."): each
+        name.removeprefix("module.") if is_scaled else name: each
         for name, each in tensors.items()
-        if name.startswith("module.")
+        if name.startswith("module.") or not is_scaled
     }
     dtype = next(iter(state.values())).dtype
     estimator.module_ = module.to(dtype) if dtype.is_floating_point else module

@@ -23,7 +23,7 @@ _PAIRS = {
 _REMEDIES = {  # by a word of what was derived from the private data
     "number of records": "--dataset-size N (in Python dataset_size=)",
     "classes": "--classes A,B,… (in Python classes=), or classes in the schema",
-    "bounds": "--bounds COLUMN=LOW:HIGH (in Python feature_bounds=), or bounds in the schema",
+    "bounds": "bounds in the schema (in Python also feature_bounds=)",
 }
 _READINGS = {
     "strong": "The model says little about any one record, whatever else an attacker knows.",

@@ -260,6 +260,7 @@ def save_result(
     tensors: Mapping[str, Tensor],
     *,
     averaging: str | None = None,
+    metrics: Mapping[str, float] | None = None,
 ) -> None:
     """Write model.safetensors and result.json of a run directory."""
     save_checkpoint(directory.path / "model.safetensors", tensors, {})
@@ -271,6 +272,6 @@ def save_result(
         "bound": {key: to_json_value(value) for key, value in asdict(result.bound).items()},
         "averaging": averaging,
         "factor": result.factor,
-        "metrics": result.metrics,
+        "metrics": result.metrics if metrics is None else {**metrics},
     }
     directory.write(RESULT, json.dumps(finite(summary), indent=2, allow_nan=False))
