@@ -196,7 +196,9 @@ class PrivateEstimator(BaseEstimator, ABC):
             wanted = "classes" if self._task == "classification" else "bounds"
             raise InvalidValueError(f"schema must have a target with {wanted}, got {schema.target}")
         self.schema_, X = schema, _read_table(schema, X)
-        features, targets = self._encode(X), schema.encode_target(X if y is None else y)
+        targets = schema.encode_target(X if y is None else y)
+        self._choose_features(len(targets))
+        features = self._encode(X)
         if len(features) != len(targets):
             raise InvalidValueError(
                 f"y must have one entry per record, {len(features)} in all, got {len(targets)}"
@@ -206,6 +208,9 @@ class PrivateEstimator(BaseEstimator, ABC):
         encoded = [name for name, kind in schema.columns.items() if not isinstance(kind, Ignored)]
         self.feature_names_in_, self.n_features_in_ = np.array(encoded, object), len(encoded)
         return features, targets
+
+    def _choose_features(self, records: int) -> None:
+        """Choose which features there are, if that depends on the number of records."""
 
     def _encode(self, X: Any) -> FloatArray:
         """Return the features of a table that is no file."""

@@ -6,12 +6,11 @@ of a column is read off its weights.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dither.estimators.base import COUNT, PrivateEstimator
@@ -21,8 +20,6 @@ from dither.estimators.linear import Linear, PrivateLinearRegression, PrivateLog
 from dither.estimators.shapes import Shape, draw, points_of
 from dither.estimators.splines import COARSEST, blocks_of, default_bins
 from dither.schema import Ignored, Number, Schema
-from dither.schema.encoder import as_schema
-from dither.schema.tables import is_path
 from dither.types import FloatArray
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -58,7 +55,7 @@ class _GAM(Linear):
         X, y, weights = super()._validate_records(X, y, sample_weight, leaks)
         if self.schema is None:
             check_scaling(X, leaks)
-            self.bins_ = self._find_bins(len(X))
+            self._choose_features(len(X))
             self.schema_ = self._schema_of_bounds(X, leaks)
             X = self._encode(self._as_table(X))
         return X, y, weights
@@ -87,7 +84,6 @@ class _GAM(Linear):
         return self._scaling_of_encoded(X)
 
     def _encode(self, X: Any) -> FloatArray:
-        X = self.schema_.read(X) if is_path(X) else X
         parts = [block.encode(X) for block in blocks_of(self.schema_, self.bins_)]
         parts += [self._encode_pair(X, *pair) for pair in self._checked_pairs()]
         return np.hstack(parts)
@@ -116,11 +112,8 @@ class _GAM(Linear):
         n = records if self.dataset_size is None else self.dataset_size
         return default_bins(n, self.epsilon) if self.bins is None else int(self.bins)
 
-    def _encode_records(self, X: Any, y: Any) -> tuple[FloatArray, NDArray[Any]]:
-        X = as_schema(self.schema).read(X) if is_path(X) else X
-        records = len(next(iter(X.values())) if isinstance(X, Mapping) else X)
+    def _choose_features(self, records: int) -> None:
         self.bins_ = self._find_bins(records)
-        return super()._encode_records(X, y)
 
     def _checked_pairs(self) -> list[tuple[str, str]]:
         known = [

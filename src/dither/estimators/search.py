@@ -267,8 +267,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             )
         if self.estimator.schema is not None:
             raise InvalidValueError(
-                f"estimator must take features as they are, got {self.estimator!r}: search with a "
-                "linear model of the features of SchemaEncoder"
+                "estimator.schema must be None, got a schema: search with the features of "
+                "SchemaEncoder, which a pipeline around the search may begin with"
             )
         if self.estimator.ledger is not None:
             raise InvalidValueError(
