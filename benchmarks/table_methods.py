@@ -223,7 +223,7 @@ def _dither(kind: str, task: Task) -> tuple[Array, float]:
     table, column = task.table, task.table.schema["target"]["column"]
     model: Any = default_estimator(
         Schema.from_dict(table.schema), len(table.train), model=kind, random_state=task.seed,
-        epsilon=task.epsilon, delta=task.delta,
+        epsilon=task.epsilon or math.inf, delta=task.delta,
     )  # fmt: skip
     train, test = (part.drop(columns=column) for part in (table.train, table.test))
     predicted, seconds = _timed(model, train, table.train[column], test)
