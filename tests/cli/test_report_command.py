@@ -4,6 +4,7 @@ import json
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cli.errors import error_line
 
@@ -16,14 +17,13 @@ TRAIN = ["train", "--model", "linear", "--noise", "uniform", "--quiet", "--steps
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    rows = [f"{k % 7},{k % 5},{k % 2}" for k in range(60)]
-    text = "\n".join(["a,b,y", *rows])
-    (tmp_path / "own.csv").write_text(text, encoding="utf-8")
+    k = np.arange(60)
+    np.savez(tmp_path / "own.npz", x=np.stack([k % 7, k % 5], axis=1), y=k % 2)
     return tmp_path
 
 
 def test_from_data_of_ones_own_to_a_report(capsys: pytest.CaptureFixture[str]) -> None:
-    own = ["--data", "own.csv", "--label", "y", "--batch-size", "20", "--run-dir", "run1"]
+    own = ["--data", "own.npz", "--batch-size", "20", "--run-dir", "run1"]
     assert main([*TRAIN, *own]) == 0
     capsys.readouterr()
     before = {path.name for path in Path("run1").iterdir()}
@@ -35,13 +35,13 @@ def test_from_data_of_ones_own_to_a_report(capsys: pytest.CaptureFixture[str]) -
     assert text.count("NOT PROVEN") == 1
     assert "NOT PROVEN: the set of classes taken from the private data" in text
     assert "--classes A,B,…" in text
-    assert "<dt>Data</dt><dd>own.csv, 60 records</dd>" in text
+    assert "<dt>Data</dt><dd>own.npz, 60 records</dd>" in text
     assert str(Path.cwd()) not in text
     assert main(["report", "run1"]) == 0
 
 
 def test_what_is_public_is_given_and_not_read_off(capsys: pytest.CaptureFixture[str]) -> None:
-    own = ["--data", "own.csv", "--label", "y", "--batch-size", "20"]
+    own = ["--data", "own.npz", "--batch-size", "20"]
     assert main([*TRAIN, *own, "--run-dir", "run1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "NOT PROVEN: the set of classes derived from the private data" in said
@@ -116,7 +116,7 @@ def test_no_audit_is_lost_when_two_are_added_at_once(folder: Path) -> None:
 
 @pytest.mark.parametrize(("argv", "words"), [
     (["nothing"], "run_dir must be a run directory"),
-    (["own.csv"], "run_dir must be a run directory"),
+    (["own.npz"], "run_dir must be a run directory"),
     (["."], "run_dir must be a run directory"),
     ([".", "-o", "x.pdf"], "output must end in one of .html, .json, got 'x.pdf'"),
     ([".", "-o", "none/x.html"], "output must be in an existing directory"),
@@ -126,4 +126,4 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     argv: list[str], words: str, capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     assert words in error_line(["report", *argv], capsys)
-    assert [path.name for path in folder.iterdir()] == ["own.csv"]
+    assert [path.name for path in folder.iterdir()] == ["own.npz"]

@@ -9,9 +9,11 @@ import dither
 from dither import accounting
 from dither.cli import options
 from dither.data.loading import NAMES
+from dither.estimators.choosing import TABLE_MODELS
 from dither.planning.planner import NOISES
 from dither.reports.figures import SUFFIXES
 from dither.reports.render import FORMATS
+from dither.schema.tables import FILES
 
 CODE = """
 import sys
@@ -31,11 +33,13 @@ print("imported:", *(name for name in heavy if name in sys.modules))
         "--help",
         "train --help",
         "train --epsilonn 3",
-        "train --data huge.csv --epsilon -1",
-        "train --data huge.csv --bounds age=3",
-        "train --data huge.csv --model tree",
-        "train --data huge.csv --resume",
-        "train --data huge.csv --canaries 200",
+        "train --data huge.npz --epsilon -1",
+        "train --data huge.csv --schema s.toml --optimizer adam",
+        "train --data huge.csv",
+        "train --data huge.csv --schema s.toml --model tree",
+        "train --data huge.npz --resume",
+        "train --data huge.npz --canaries 200",
+        "predict run patients.csv -o scores.txt",
         "schema patients.csv -o no/such/schema.toml",
         "plan --epsilon -1",
         "plan --schedule bumpy",
@@ -60,5 +64,7 @@ def test_the_choices_are_those_of_the_library() -> None:
     assert options.NOISES == NOISES
     assert tuple(NAMES) == options.DATASETS
     assert tuple(dither.training.MODELS) == options.MODELS
+    assert tuple(TABLE_MODELS) == options.TABLE_MODELS
+    assert options.TABLES == FILES
     assert options.FIGURES == SUFFIXES
     assert tuple(FORMATS) == options.REPORTS

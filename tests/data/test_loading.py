@@ -1,6 +1,7 @@
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.data.errors import error_line
@@ -99,12 +100,18 @@ def test_classes_and_shapes_that_the_other_set_has_not_are_refused() -> None:
 
 
 def test_paths_are_looked_for_in_the_data_directory(tmp_path: Path) -> None:
-    (tmp_path / "own.csv").write_text("a,label\n1,0\n")
-    assert len(load("own.csv", data_dir=tmp_path).train) == 1
-    assert len(load(tmp_path / "own.csv").train) == 1
-    line = error_line("other.csv", tmp_path)
-    assert "'other.csv'" in line
-    assert repr(str(tmp_path / "other.csv")) in line
+    np.savez(tmp_path / "own.npz", x=np.zeros((1, 2)), y=np.zeros(1, int))
+    assert len(load("own.npz", data_dir=tmp_path).train) == 1
+    assert len(load(tmp_path / "own.npz").train) == 1
+    line = error_line("other.npz", tmp_path)
+    assert "'other.npz'" in line
+    assert repr(str(tmp_path / "other.npz")) in line
+
+
+def test_tables_are_for_a_schema(tmp_path: Path) -> None:
+    for name in ("own.csv", "own.csv.gz", "own.PARQUET"):
+        line = error_line(name, tmp_path)
+        assert line == f"name must be no table: dither.Schema reads tables, got {name!r}"
 
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
@@ -112,14 +119,9 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
     for name in ("imagenet", "", "two\nlines", "notes.txt"):
         line = error_line(name, tmp_path)
         assert line.startswith("name must be one of cifar10, digits, fashion-mnist, mnist, or")
-    assert error_line("nul\0.csv", tmp_path).startswith("'nul\\x00.csv' was not found")
-    assert error_line("mnist", tmp_path, label="y") == (
-        "label is for .csv files only, got 'y' for 'mnist'"
-    )
+    assert error_line("nul\0.npz", tmp_path).startswith("'nul\\x00.npz' was not found")
     with pytest.raises(InvalidTypeError, match="name must be a name or a path, got int"):
         load(3)  # type: ignore[arg-type]
-    with pytest.raises(InvalidTypeError, match="label must be a str, got 3"):
-        load("a.csv", label=3)  # type: ignore[arg-type]
 
 
 def test_missing_sets_say_where_to_put_what(tmp_path: Path) -> None:
@@ -133,15 +135,3 @@ def test_missing_sets_say_where_to_put_what(tmp_path: Path) -> None:
         assert repr(str(tmp_path / folder)) in line
         assert "set DITHER_DATA or --data-dir" in line
         assert line.endswith(address)
-
-
-def test_columns_are_matched_by_their_names(tmp_path: Path) -> None:
-    for name, text in (("mine", "a,b,label\n1,2,x\n"), ("swapped", "b,label,a\n2,x,1\n")):
-        (tmp_path / f"{name}.csv").write_text(text)
-    mine = load(tmp_path / "mine.csv").train
-    swapped = align_with(load(tmp_path / "swapped.csv", label="label").train, mine)
-    assert swapped.inputs.tolist() == [[1.0, 2.0]]
-    assert swapped.columns == mine.columns == ("a", "b")
-    (tmp_path / "strange.csv").write_text("a,c,label\n1,2,x\n")
-    with pytest.raises(InvalidValueError, match="but 'b' is in only one of them"):
-        align_with(load(tmp_path / "strange.csv").train, mine)

@@ -11,7 +11,16 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 START = [
     DOCS / f"start/{name}.md"
-    for name in ("install", "first-model", "own-loop", "table", "budget", "report", "deployment")
+    for name in (
+        "install",
+        "first-model",
+        "own-loop",
+        "table",
+        "budget",
+        "report",
+        "deployment",
+        "patients",
+    )
 ]
 """The user guide: one Python session from the first page to the last."""
 

@@ -195,6 +195,26 @@ def test_runs_in_one_ledger_are_added_up(tmp_path: Path) -> None:
     assert "the total is an odometer's" in text_of(report)
 
 
+def test_parts_of_a_random_split_do_not_add_up(tmp_path: Path) -> None:
+    shared = Ledger(tmp_path / "all.sqlite")
+    trained(tmp_path / "run", ledger=shared.part("tenth", "training"))
+    describe(tmp_path / "run")
+    alone = run_report(tmp_path / "run")
+    assert "The costs add up for a record in both" in dict(odds(alone))["Evaluation"]
+    evaluation = dither.Plan.from_noise_multipliers(
+        [9.0], delta=1e-3, dataset_size=RECORDS, batch_size=RECORDS
+    )
+    shared.part("tenth", "holdout").register(evaluation).finish(0, 9.0)
+    report = run_report(tmp_path / "run")
+    assert "so the larger ε counts" in dict(odds(report))["Evaluation"]
+    assert "in the most expensive part of every split" in dict(odds(report))["All runs"]
+    assert "the training part of a random split" in dict(what_of(report).rows)["Data"]
+    assert report.ledger is not None
+    assert report.claim.bound is not None
+    assert report.ledger["epsilon"] == report.claim.bound.epsilon
+    assert "holdout" in text_of(report)
+
+
 def test_what_was_trained_on_what_for_which_purpose(tmp_path: Path) -> None:
     run = tmp_path / "run"
     trained(run, data="patients.csv", purpose="beds")

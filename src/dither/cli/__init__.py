@@ -20,6 +20,7 @@ from dither.cli import (
     explore,
     ledger,
     plan,
+    predict,
     report,
     schema,
     theory,
@@ -27,7 +28,7 @@ from dither.cli import (
 )
 from dither.cli.options import check_options
 
-_COMMANDS = (schema, train, report, plan, explore, account, audit, ledger, theory, doctor)
+_COMMANDS = (schema, train, predict, report, plan, explore, account, audit, ledger, theory, doctor)
 
 _FILES = {
     "data",
@@ -39,6 +40,8 @@ _FILES = {
     "plot",
     "public_test",
     "save",
+    "schema",
+    "scores",
     "table",
 }
 _DIRECTORIES = {"data_dir", "run_dir"}

@@ -26,6 +26,8 @@ ACCOUNTANTS = ("pld", "rdp", "gdp", "theorem", "advanced")
 ATTACKS = ("white-box", "final-model", "one-run")
 DATASETS = ("cifar10", "digits", "fashion-mnist", "mnist")
 MODELS = ("cnn", "linear", "mlp")
+TABLE_MODELS = ("linear", "gam", "mlp")
+TABLES = (".csv", ".csv.gz", ".parquet")
 NOISES = ("uniform", "matched", "optimal")
 SAMPLINGS = ("poisson", "fixed")
 FIGURES = (".pdf", ".png", ".svg")
@@ -38,6 +40,8 @@ BATCH_SIZE_HELP = "expected batch size, m"
 
 _CHECKS: dict[str, Callable[..., object]] = {
     "epsilon": validate.positive,
+    "evaluate_epsilon": validate.positive,
+    "holdout": validate.probability,
     "delta": validate.probability,
     "noise_multiplier": validate.positive,
     "sample_rate": validate.rate,
@@ -207,22 +211,35 @@ def read_plan(path: str | Path) -> "Plan":
     return Plan.from_json(text)
 
 
+def is_table(data: str) -> bool:
+    """Return whether --data is a table, which `dither.cli.train_table` checks and trains on."""
+    return data.lower().endswith(TABLES)
+
+
 def check_data(arguments: argparse.Namespace) -> None:
     """Check the options of `read_data` and `find_model`, without reading anything."""
-    for name in ("public_test", "classes", "bounds"):
-        if arguments.data in DATASETS and hasattr(arguments, name):
-            raise validate.InvalidValueError(
-                f"{name} is for data of your own: {arguments.data} has its own, got "
-                f"{getattr(arguments, name)!r}"
-            )
-    parse_bounds(getattr(arguments, "bounds", ""))
     test = getattr(arguments, "public_test", None)
     if test is not None and Path(test).resolve() == Path(arguments.data).resolve():
         raise validate.InvalidValueError(
             f"public_test must be another file than the private data, got {test!r}"
         )
+    if is_table(arguments.data):
+        return
+    for name in ("public_test", "classes"):
+        if arguments.data in DATASETS and hasattr(arguments, name):
+            raise validate.InvalidValueError(
+                f"{name} is for data of your own: {arguments.data} has its own, got "
+                f"{getattr(arguments, name)!r}"
+            )
+    for name in ("schema", "drop", "holdout", "evaluate_epsilon"):
+        if hasattr(arguments, name):
+            raise validate.InvalidValueError(
+                f"{name} is for tables, {', '.join(TABLES)}, got {getattr(arguments, name)!r} for "
+                f"{arguments.data!r}"
+            )
     module, colon, _ = arguments.model.partition(":")
-    if arguments.model not in MODELS and (not colon or not module or module.startswith(".")):
+    is_own = bool(colon and module) and not module.startswith(".")
+    if arguments.model not in ("auto", *MODELS) and not is_own:
         raise validate.InvalidValueError(
             f"model must be one of {', '.join(MODELS)} or MODULE:FUNCTION, got {arguments.model!r}"
         )
@@ -232,39 +249,22 @@ def read_data(arguments: argparse.Namespace) -> tuple["Examples", "Examples | No
     """Return the training records, and the public test records if there are any."""
     from dither import data
 
-    settings = {name: getattr(arguments, name, None) for name in ("data_dir", "label")}
-    split = data.load(arguments.data, **settings)
+    data_dir = getattr(arguments, "data_dir", None)
+    split = data.load(arguments.data, data_dir=data_dir)
     if arguments.data in DATASETS:
         return split.train, split.test
-    bounds = parse_bounds(getattr(arguments, "bounds", ""))
-    train = data.clip_to_bounds(split.train, bounds)
+    train = split.train
     if hasattr(arguments, "classes"):
         classes = [name.strip() for name in arguments.classes.split(",")]
         train = data.with_classes(train, classes)
     if not hasattr(arguments, "public_test"):
         return train, None
-    test = data.clip_to_bounds(data.load(arguments.public_test, **settings).train, bounds)
+    test = data.load(arguments.public_test, data_dir=data_dir).train
     if not bool(test.inputs.isfinite().all()):
         raise validate.InvalidValueError(
             f"public_test must have finite numbers only, got {arguments.public_test!r}"
         )
     return train, data.align_with(test, train)
-
-
-def parse_bounds(text: str) -> dict[str, tuple[float, float]]:
-    """Read COLUMN=LOW:HIGH, separated by commas."""
-    bounds = {}
-    for part in text.split(",") if text else ():
-        name, _, numbers = part.rpartition("=")
-        name = name.strip()
-        try:
-            low, high = map(float, numbers.split(":"))
-        except ValueError:
-            raise validate.InvalidValueError(
-                f"bounds must be COLUMN=LOW:HIGH, separated by commas, got {part!r}"
-            ) from None
-        bounds[name] = low, high
-    return bounds
 
 
 def derived_from_private_data(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -132,7 +132,7 @@ def add_canaries(canaries: "Canaries", examples: "Examples") -> "Examples":
     from dither.data import Examples
 
     inputs, targets = canaries.mixed_into(examples.inputs, examples.targets)
-    return Examples(inputs, targets, examples.classes, examples.columns)
+    return Examples(inputs, targets, examples.classes)
 
 
 def write_scores(directory: Path, canaries: "Canaries", result: "TrainResult") -> None:

@@ -1,4 +1,4 @@
-"""Train a model privately: on scikit-learn's digits, a standard set, or data of your own."""
+"""Train a model privately: on a table, scikit-learn's digits, a standard set, or images."""
 
 import argparse
 import json
@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dither import validate
+from dither.cli import train_table
 from dither.cli.options import (
     DATASETS,
     derived_from_private_data,
     find_model,
-    parse_bounds,
+    is_table,
     print_json,
     read_data,
 )
@@ -48,6 +49,9 @@ _WITHOUT_NOISE = "none (Adam, no clipping)"
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan, train, compare where the data is public, print; under torchrun with all ranks."""
+    if is_table(arguments.data):
+        train_table.run(arguments)
+        return
     if arguments.resume and not hasattr(arguments, "run_dir"):
         raise validate.InvalidValueError("resume needs a run directory, --run-dir, got none")
     if arguments.compare and arguments.data not in DATASETS:
@@ -68,7 +72,8 @@ def _run(arguments: argparse.Namespace) -> None:
     ranks = Ranks()
     # Rank 0 alone reads and writes the run directory.
     ranks.on_rank_zero(lambda: _check_directory(arguments))
-    build = find_model(arguments.model)
+    name = "mlp" if arguments.model == "auto" else arguments.model
+    build = find_model(name)
     examples, test = read_data(arguments)
     run = Run(
         getattr(arguments, "run_dir", None),
@@ -83,8 +88,6 @@ def _run(arguments: argparse.Namespace) -> None:
     model = new_model()
     recipe = ranks.on_rank_zero(lambda: _find_recipe(arguments, model, examples, run))
     canaries = ranks.on_rank_zero(lambda: build_canaries(arguments, examples))
-    if ranks.is_rank_zero and not arguments.quiet:
-        _hint_bounds(arguments, examples)
     if canaries is not None:
         examples = add_canaries(canaries, examples)
     if not (arguments.quiet or arguments.json):
@@ -96,6 +99,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.compare:
         results[_WITHOUT_NOISE] = fit(new_model(), _without_noise(recipe))
     if ranks.is_rank_zero:
+        _describe(arguments, name, examples, next(iter(results.values())))
         _report(arguments, results, canaries)
 
 
@@ -123,13 +127,21 @@ def _find_recipe(
     return find_recipe(model, records_of(examples), len(examples), given, directory)
 
 
-def _hint_bounds(arguments: argparse.Namespace, examples: "Examples") -> None:
-    """Name the columns of a table that have no bounds."""
-    bounds = parse_bounds(getattr(arguments, "bounds", ""))
-    unbounded = [name for name in examples.columns if name not in bounds]
-    if unbounded:
-        shown = ", ".join(unbounded[:10]) + (", …" if len(unbounded) > 10 else "")
-        sys.stderr.write(f"no --bounds for {shown}: used unscaled; values far from 1 train badly\n")
+def _describe(
+    arguments: argparse.Namespace, name: str, examples: "Examples", result: "TrainResult"
+) -> None:
+    """Write to the run directory what `dither.load` needs besides the weights."""
+    from dither.estimators.saving import describe_module
+
+    if hasattr(arguments, "run_dir"):
+        describe_module(
+            arguments.run_dir,
+            result,
+            module=name,
+            shape=tuple(examples.inputs.shape[1:]),
+            classes=examples.classes,
+            parameters=given_settings(arguments),
+        )
 
 
 def _check_device(name: str) -> None:

@@ -10,6 +10,7 @@ from dither.cli.options import (
     DATASETS,
     NOISES,
     SAMPLINGS,
+    TABLES,
     add_schedule,
     number,
     number_or_time,
@@ -38,41 +39,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--data",
         default="digits",
-        help=f"one of {', '.join(DATASETS)}, or the path of a .csv or .npz file, "
-        "or of a directory (or tar) with one folder of images per class",
+        help=f"a table ({', '.join(TABLES)}), one of {', '.join(DATASETS)}, the path of a .npz "
+        "file, or of a directory (or tar) with one folder of images per class",
     )
     for name, metavar, text in (
-        (
-            "label",
-            "COLUMN",
-            "the label column of a .csv file; default: label or target if there is one, else the "
-            "last column",
-        ),
+        ("schema", "FILE", "the public schema of a table: see dither schema"),
+        ("drop", "A,B,…", "columns of the schema that are left out, separated by commas"),
         (
             "classes",
             "A,B,…",
             "the public set of classes, separated by commas; default: those that occur, and the "
-            "privacy statement says so",
-        ),
-        (
-            "bounds",
-            "COLUMN=LOW:HIGH,…",
-            "public bounds of columns, for example age=0:120,income=0:200000: values are clipped "
-            "to them and scaled to [-1, 1]; other columns are unchanged",
+            "privacy statement says so. The schema of a table has them",
         ),
         ("purpose", "TEXT", "what the model is for; the report of the run says it"),
         ("public-test", "FILE", "a file of public records to evaluate on, in the same format"),
         ("data-dir", "DIR", "directory of the standard sets; default: $DITHER_DATA, else ./data"),
     ):
         data.add_argument(f"--{name}", default=argparse.SUPPRESS, metavar=metavar, help=text)
-    data.add_argument(
-        "--dataset-size",
-        type=number,
-        default=argparse.SUPPRESS,
-        metavar="N",
-        help="public number of records, n; default: the number of training records, which "
-        "becomes public by that",
-    )
+    for name, metavar, text in (
+        (
+            "dataset-size",
+            "N",
+            "public number of records, n; default: the number of records in the data, which "
+            "becomes public by that",
+        ),
+        (
+            "holdout",
+            "SHARE",
+            "evaluate on private records of a table: each is held out with this probability",
+        ),
+        (
+            "evaluate-epsilon",
+            "EPSILON",
+            "ε of that evaluation. A record is in one part only: the larger of both ε counts",
+        ),
+    ):
+        data.add_argument(
+            f"--{name}", type=number, default=argparse.SUPPRESS, metavar=metavar, help=text
+        )
     budget = parser.add_argument_group("budget")
     budget.add_argument("--epsilon", type=number, default=3.0, help="ε, the target")
     budget.add_argument(
@@ -116,9 +120,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model",
-        default="mlp",
-        metavar="linear|mlp|cnn|MODULE:FUNCTION",
-        help="a function is called with (shape of a record, number of classes)",
+        default="auto",
+        metavar="auto|linear|gam|mlp|cnn|MODULE:FUNCTION",
+        help="of tables linear, gam or mlp, and auto chooses by the schema; of others linear, mlp, "
+        "which is auto, cnn, or a function of (shape of a record, number of classes)",
     )
     model.add_argument(
         "--device",
@@ -137,7 +142,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--run-dir",
         default=argparse.SUPPRESS,
         metavar="DIR",
-        help="a new directory for the model, checkpoints and the ledger",
+        help="a new directory for the model, checkpoints and the ledger; default for a table: "
+        "NAME-run, in the current directory",
     )
     output.add_argument(
         "--resume", action="store_true", help="continue the run in --run-dir, if there is one"

@@ -9,7 +9,8 @@ executed.
 (torch.Size([1438, 1, 8, 8]), 359)
 """
 
-from dither.data.examples import Examples, Split, align_with, clip_to_bounds, with_classes
+from dither.data.arrays import load_inputs
+from dither.data.examples import Examples, Split, align_with, with_classes
 from dither.data.files import directory
 from dither.data.loading import load
 
@@ -17,8 +18,8 @@ __all__ = [
     "Examples",
     "Split",
     "align_with",
-    "clip_to_bounds",
     "directory",
     "load",
+    "load_inputs",
     "with_classes",
 ]

@@ -1,7 +1,6 @@
 """Labelled records in memory: what every reader returns."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +19,6 @@ class Examples(TensorDataset):
         inputs: float32, the first dimension runs over the records.
         targets: int64, one label per record.
         classes: the name of each label, in the order of the labels.
-        columns: the names of the inputs' columns, if they have any.
 
     Example:
         >>> import torch
@@ -30,15 +28,8 @@ class Examples(TensorDataset):
     """
 
     classes: tuple[str, ...]
-    columns: tuple[str, ...]
 
-    def __init__(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        classes: Sequence[str],
-        columns: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, inputs: Tensor, targets: Tensor, classes: Sequence[str]) -> None:
         for name, tensor, dtype in (
             ("inputs", inputs, torch.float32),
             ("targets", targets, torch.int64),
@@ -55,7 +46,7 @@ class Examples(TensorDataset):
                 f"inputs must have at least one record and one value, got {tuple(inputs.shape)}"
             )
         super().__init__(inputs, targets)
-        self.classes, self.columns = tuple(classes), tuple(columns)
+        self.classes = tuple(classes)
 
     @property
     def inputs(self) -> Tensor:
@@ -117,37 +108,8 @@ def with_classes(examples: Examples, classes: Sequence[str]) -> Examples:
     return _relabel(examples, classes)
 
 
-def clip_to_bounds(examples: Examples, bounds: Mapping[str, tuple[float, float]]) -> Examples:
-    """Return records whose columns are clipped to public bounds and scaled to [−1, 1].
-
-    Columns without bounds are unchanged.
-
-    Example:
-        >>> import torch
-        >>> ages, classes = torch.tensor([[30.0], [150.0]]), torch.tensor([0, 1])
-        >>> people = Examples(ages, classes, ["ill", "well"], ["age"])
-        >>> clip_to_bounds(people, {"age": (0.0, 120.0)}).inputs
-        tensor([[-0.5000],
-                [ 1.0000]])
-    """
-    inputs = examples.inputs.clone()
-    for name, (low, high) in bounds.items():
-        if name not in examples.columns:
-            raise InvalidValueError(
-                f"bounds must be for columns of the records, {', '.join(examples.columns)}, got "
-                f"{name!r}"
-            )
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise InvalidValueError(
-                f"bounds of {name} must be finite, the lower one first, got {low:g} and {high:g}"
-            )
-        column = inputs[:, examples.columns.index(name)]
-        column.clamp_(low, high).sub_(low).mul_(2.0 / (high - low)).sub_(1.0)
-    return Examples(inputs, examples.targets, examples.classes, examples.columns)
-
-
 def align_with(examples: Examples, reference: Examples) -> Examples:
-    """Return public records with the labels and column order of a reference set, by name.
+    """Return public records with the labels of a reference set, matched by name.
 
     Args:
         examples: the records; their classes must be among those of the reference.
@@ -170,19 +132,9 @@ def align_with(examples: Examples, reference: Examples) -> Examples:
             "the public records must have the shape of the training records, "
             f"{tuple(reference.inputs.shape[1:])}, got {tuple(examples.inputs.shape[1:])}"
         )
-    unmatched = sorted({*examples.columns} ^ {*reference.columns})
-    if unmatched:
-        raise InvalidValueError(
-            "the public records must have the columns of the training records, but "
-            f"{unmatched[0]!r} is in only one of them"
-        )
-    inputs = examples.inputs
-    if examples.columns != reference.columns:
-        inputs = inputs[:, [examples.columns.index(name) for name in reference.columns]]
-    ordered = Examples(inputs, examples.targets, examples.classes, reference.columns)
-    return _relabel(ordered, reference.classes)
+    return _relabel(examples, reference.classes)
 
 
 def _relabel(examples: Examples, classes: Sequence[str]) -> Examples:
     positions = torch.tensor([classes.index(name) for name in examples.classes])
-    return Examples(examples.inputs, positions[examples.targets], classes, examples.columns)
+    return Examples(examples.inputs, positions[examples.targets], classes)

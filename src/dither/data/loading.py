@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 
+from dither.data.arrays import load_npz
 from dither.data.cifar import load_cifar10
 from dither.data.examples import Examples, Split
 from dither.data.files import directory, is_tar_name, quoted
 from dither.data.idx import DIGITS, load_fashion_mnist, load_mnist
 from dither.data.image_folder import load_images
-from dither.data.tables import load_csv, load_npz
-from dither.validate import InvalidTypeError, InvalidValueError, instance
+from dither.schema.tables import FILES
+from dither.validate import InvalidTypeError, InvalidValueError
 
 
 def load_digits() -> Split:
@@ -36,16 +37,14 @@ NAMES: dict[str, Callable[[Path], Split]] = {
 }
 
 
-def load(
-    name: str | Path, *, data_dir: str | Path | None = None, label: str | None = None
-) -> Split:
+def load(name: str | Path, *, data_dir: str | Path | None = None) -> Split:
     """Return a set of labelled records, read into memory.
 
     Args:
-        name: one of `NAMES`, or a path: a .csv file, a .npz file, a folder of class folders of
-            images, or a tar of one. A path is looked for as given, then in the data directory.
+        name: one of `NAMES`, or a path: a .npz file, a folder of class folders of images, or a
+            tar of one. A path is looked for as given, then in the data directory. Tables are read
+            by a `dither.Schema`.
         data_dir: the data directory; None is $DITHER_DATA, else ``data``.
-        label: the column of a .csv file that holds the labels.
 
     Returns:
         The records to train on and, if the source has them, those to test with.
@@ -60,14 +59,13 @@ def load(
     if not isinstance(name, str | Path):
         raise InvalidTypeError(f"name must be a name or a path, got {type(name).__name__}")
     base = directory(data_dir)
-    is_csv = Path(name).suffix.lower() == ".csv"
-    if label is not None and not (is_csv and instance(str, label=label)):
-        raise InvalidValueError(f"label is for .csv files only, got {label!r} for {quoted(name)}")
     if isinstance(name, str) and name in NAMES:
         return NAMES[name](base)
+    if Path(name).name.lower().endswith(FILES):
+        raise InvalidValueError(
+            f"name must be no table: dither.Schema reads tables, got {quoted(name)}"
+        )
     path = _find_path(Path(name), base)
-    if is_csv:
-        return load_csv(path, label)
     return load_npz(path) if path.suffix.lower() == ".npz" else load_images(path)
 
 
@@ -75,13 +73,13 @@ def _find_path(path: Path, base: Path) -> Path:
     places = dict.fromkeys((path, base / path))
     if path.name:
         for place in places:
-            readable = path.suffix.lower() in (".csv", ".npz") or is_tar_name(path)
+            readable = path.suffix.lower() == ".npz" or is_tar_name(path)
             if place.is_dir() or (readable and place.is_file()):
                 return place
     looked = " and ".join(quoted(place) for place in places)
-    if path.suffix.lower() in (".csv", ".npz") or is_tar_name(path):
+    if path.suffix.lower() == ".npz" or is_tar_name(path):
         raise InvalidValueError(f"{quoted(path)} was not found: looked for {looked}")
     raise InvalidValueError(
-        f"name must be one of {', '.join(NAMES)}, or the path of a .csv file, a .npz file, "
+        f"name must be one of {', '.join(NAMES)}, or the path of a .npz file, "
         f"a folder of images or a .tar of one, got {quoted(path)}, looked for in {looked}"
     )

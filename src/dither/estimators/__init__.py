@@ -5,6 +5,7 @@
 PrivateLogisticRegression(epsilon=2.0)
 """
 
+from dither.estimators.choosing import default_estimator
 from dither.estimators.defaults import Defaults, defaults
 from dither.estimators.gam import PrivateGAMClassifier, PrivateGAMRegressor
 from dither.estimators.leaks import PrivacyLeakWarning
@@ -13,13 +14,13 @@ from dither.estimators.linear import (
     PrivateLogisticRegression,
     PrivateSVC,
 )
+from dither.estimators.loading import load
 from dither.estimators.modules import (
     PrivateClassifier,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
     PrivateRegressor,
 )
-from dither.estimators.saving import load
 from dither.estimators.search import PrivateSearchCV
 from dither.estimators.shapes import Shape
 from dither.schema import SchemaEncoder
@@ -39,6 +40,7 @@ __all__ = [
     "PrivateSearchCV",
     "SchemaEncoder",
     "Shape",
+    "default_estimator",
     "defaults",
     "load",
 ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from textwrap import fill
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,6 +112,7 @@ class PrivateEstimator(BaseEstimator, ABC):
         data: str = "",
         purpose: str = "",
         part: tuple[str, str] | None = None,
+        metrics: Mapping[str, float] = MappingProxyType({}),
     ) -> Path:
         """Write the fitted model to a new run directory, for `dither.load` and ``dither report``.
 
@@ -124,10 +126,11 @@ class PrivateEstimator(BaseEstimator, ABC):
             purpose: what the model is for; the report says it.
             part: (split, part) if the records were one part of a random split, as
                 `dither.ledger.Ledger.part` takes it, and the fit had no ledger.
+            metrics: what was measured on public records; the report says it.
         """
         from dither.estimators.saving import save
 
-        save(self, directory, data=data, purpose=purpose, part=part)
+        save(self, directory, data=data, purpose=purpose, part=part, metrics=metrics)
         return Path(directory)
 
     def privacy_statement(self) -> str:

@@ -16,7 +16,10 @@ from dither.types import PrivacyBound, SpentSoFar
 _MOST_CHOICES = 64
 Composition = Literal["fixed", "adaptive"]
 COMPOSITION_TEXT = {
-    "fixed": "All runs were registered before anything was spent: they compose like one run.",
+    "fixed": (
+        "Runs on the same records were registered before any of them had spent: they compose like "
+        "one run."
+    ),
     "adaptive": (
         "A run was registered after others had spent, and may have been planned from their "
         "results: the total is an odometer's."

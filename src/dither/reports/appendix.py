@@ -162,13 +162,24 @@ def _ledger(report: RunReport) -> Iterator[Block]:
         counted = f"ε = {rounded(spent.epsilon, 4)}, from the least noise that was registered"
         rows.append(("This run, in the total", counted))
     yield Facts(tuple(rows))
+    has_parts = any(run["split"] is not None for run in ledger["runs"])
     yield Table(
         "The runs of the ledger, in the order of registration",
-        ("number", "run", "registered (UTC)", "steps", "noise z", "ε", "state"),
+        (
+            "number",
+            "run",
+            *(["part"] * has_parts),
+            "registered (UTC)",
+            "steps",
+            "noise z",
+            "ε",
+            "state",
+        ),
         tuple(
             (
                 f"{place}{' (this run)' if run['run'] == report.run else ''}",
                 run["run"],
+                *([run["part"] or "all records"] * has_parts),
                 minute(run["registered"]),
                 f"{run['spent']:,} of {run['planned']:,}",
                 "none"

@@ -98,8 +98,9 @@ def what_of(report: RunReport) -> Facts:
     """Return what was trained on what."""
     schema = report.schema
     n = None if report.facts is None else f"{report.facts.dataset_size:,} records"
+    part = None if report.part is None else f"the {report.part} part of a random split"
     rows = [
-        ("Data", ", ".join(filter(None, (report.data, n)))),
+        ("Data", ", ".join(filter(None, (report.data, n, part)))),
         ("Columns", "" if schema is None else _columns(schema.kinds)),
         ("Target", "" if schema is None else _target(schema)),
         ("Model", report.model),

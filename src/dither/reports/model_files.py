@@ -85,12 +85,14 @@ def parse_schema(text: str) -> Schema:
 
 
 def parse_model(text: str) -> str:
-    """Return the kind of model that model.json names.
+    """Return the kind of model that model.json names, and its module if that has a name.
 
     >>> parse_model('{"class": "PrivateGAMClassifier"}')
     'PrivateGAMClassifier'
     """
-    return str(json.loads(text)["class"])
+    found = json.loads(text)
+    module = found.get("module")
+    return f"{found['class']} ({module})" if module else str(found["class"])
 
 
 def parse_evaluation(text: str) -> PaidEvaluation:

@@ -91,6 +91,16 @@ class RunReport:
     charts: tuple[Chart, ...]
 
     @property
+    def part(self) -> str | None:
+        """The part of a random split that the run has, of which the ledger has another part."""
+        runs = {} if self.ledger is None else {run["run"]: run for run in self.ledger["runs"]}
+        own = runs.get(self.run)
+        if own is None or own["split"] is None:
+            return None
+        parts = {run["part"] for run in runs.values() if run["split"] == own["split"]}
+        return str(own["part"]) if len(parts) > 1 else None
+
+    @property
     def leaks(self) -> list[str]:
         """What was derived from the private data, as clauses."""
         return [derived_clause(value) for value in self.derived_from_private_data]
@@ -166,9 +176,12 @@ def run_report(path: str | Path) -> RunReport:
 
 
 def _is_ledger_shared(files: RunFiles) -> bool:
+    if files.about is not None and files.about.ledger is not None:
+        return True
     summary = None if files.ledger is None else files.ledger.summary
-    is_elsewhere = files.about is not None and files.about.ledger is not None
-    return is_elsewhere or (summary is not None and len(summary["runs"]) > 1)
+    runs = [] if summary is None else summary["runs"]
+    # The parts of one split belong together: a model is evaluated on another part.
+    return len({run["split"] or run["run"] for run in runs}) > 1
 
 
 def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:

@@ -23,8 +23,13 @@ _PAIRS = {
 _REMEDIES = {  # by a word of what was derived from the private data
     "number of records": "--dataset-size N (in Python dataset_size=)",
     "classes": "--classes A,B,… (in Python classes=), or classes in the schema",
-    "bounds": "--bounds COLUMN=LOW:HIGH (in Python feature_bounds=), or bounds in the schema",
+    "bounds": "bounds in the schema (in Python also feature_bounds=)",
 }
+_IN_BOTH = (
+    "The costs add up for a record in both, and the larger counts for one in one part of a random "
+    "split."
+)
+_IN_ONE = "A record is in one part of the random split only, so the larger ε counts."
 _READINGS = {
     "strong": "The model says little about any one record, whatever else an attacker knows.",
     "reasonable": "This is usual for machine learning. It limits every attack, but an attacker who "
@@ -143,18 +148,20 @@ def _conditions(report: RunReport, bound: PrivacyBound) -> Iterator[tuple[str, s
             )
     if ledger is not None and len(ledger["runs"]) > 1:
         total = "∞" if ledger["epsilon"] is None else rounded(ledger["epsilon"], 4)
+        has_parts = any(run["split"] is not None for run in ledger["runs"])
+        of = "in all of them" if not has_parts else "in the most expensive part of every split"
         yield (
             "All runs",
             f"All {len(ledger['runs'])} runs in the ledger together: ε = {total} at "
-            f"δ = {rounded(ledger['delta'], 3)}, for a record that is in all of them.",
+            f"δ = {rounded(ledger['delta'], 3)}, for a record that is {of}.",
         )
     if evaluation is not None and evaluation.epsilon is not None:
         seeded = " SEEDED: its noise can be computed and subtracted."
         delta = "" if evaluation.delta is None else f" at δ = {rounded(evaluation.delta, 3)}"
+        both = _IN_BOTH if report.part is None else _IN_ONE
         yield (
             "Evaluation",
-            f"It costs ε = {rounded(evaluation.epsilon, 4)}{delta} for each record in it: the sum "
-            "for a record in both, the larger for a record in one part of a random split."
+            f"It costs ε = {rounded(evaluation.epsilon, 4)}{delta} for each record in it. {both}"
             f"{seeded if evaluation.is_seeded else ''}",
         )
 

@@ -262,6 +262,7 @@ def save_result(
     *,
     averaging: str | None = None,
     facts: Mapping[str, Any] = MappingProxyType({}),
+    metrics: Mapping[str, float] | None = None,
 ) -> None:
     """Write model.safetensors, with facts that are JSON values, and result.json of a run."""
     save_checkpoint(directory.path / "model.safetensors", tensors, {**facts})
@@ -273,6 +274,6 @@ def save_result(
         "bound": {key: to_json_value(value) for key, value in asdict(result.bound).items()},
         "averaging": averaging,
         "factor": result.factor,
-        "metrics": result.metrics,
+        "metrics": result.metrics if metrics is None else {**metrics},
     }
     directory.write(RESULT, json.dumps(finite(summary), indent=2, allow_nan=False))
