@@ -1,5 +1,6 @@
 """The noise that `train_linear` gives for its weights, against runs without any loss."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ COLUMNS = 4000
 NOTHING = LinearLoss(lambda scores, _: torch.zeros_like(scores))
 
 
+@lru_cache
 def plan_of(steps: int) -> dither.Plan:
     plan = dither.plan(
         epsilon=1.0, delta=1e-4, dataset_size=40, batch_size=20, steps=steps,

@@ -158,9 +158,9 @@ class PrivateLogisticRegression(_LinearClassifier):
     """Logistic regression under differential privacy.
 
     Guarantees: the fitted model is (``epsilon``, ``delta``)-differentially private with respect to
-    adding or removing a record, if ``classes`` and the bounds of the features are given; the number
-    of records counts as public. ``privacy_`` is the proven bound, or an estimate
-    (``is_upper_bound=False``) if something was derived from the data.
+    adding or removing a record, if a ``schema`` is given, or ``classes`` and the bounds of the
+    features; the number of records counts as public. ``privacy_`` is the proven bound, or an
+    estimate (``is_upper_bound=False``) if something was derived from the data.
 
     Args:
         epsilon: ε.
@@ -175,6 +175,11 @@ class PrivateLogisticRegression(_LinearClassifier):
             the units of training.
         noise: as `dither.plan` takes it; None is "optimal" for linear models, and the choice of
             `dither.recipe` for others.
+        schema: what is public about a table with numbers, categories, text and missing cells: a
+            `dither.Schema`, a dict as `Schema.from_dict` takes it, or the path of a file. Then X is
+            a data frame of pandas or polars, a mapping of columns or the path of a table, y may be
+            None for the table's own column, and bounds and classes are the schema's, shares of the
+            classes too if ``class_shares`` is None. Cells are not checked for scaled values.
         feature_bounds: bounds of the features, from public knowledge: a dict
             ``{column: (lower, upper)}`` if X has column names, or a pair (lower, upper) of numbers,
             of arrays, or of Series, which are matched by name. It is never a list of one pair per
@@ -193,7 +198,7 @@ class PrivateLogisticRegression(_LinearClassifier):
             mean of that factor. Probabilities are then those of the weighted population: with
             "balanced", of one in which all classes are equally frequent.
         class_shares: public shares of the classes, label → share or in the order of ``classes``,
-            which add up to 1 within 1 %.
+            which add up to 1 within 1 %; None is those of the schema.
         random_state: None for randomness from the operating system. A seed is for tests: who knows
             it can remove the noise.
         ledger: a `dither.ledger.Ledger` or its path, where the cost is recorded.
@@ -203,8 +208,9 @@ class PrivateLogisticRegression(_LinearClassifier):
         coef_: weights, outputs × features, for features clipped to their bounds.
         intercept_: one per output.
         classes_: the labels, ascending.
-        n_features_in_: number of features.
-        feature_names_in_: their names, if X is a data frame.
+        n_features_in_: number of features, or of the columns of a schema that are not ignored.
+        feature_names_in_: their names, if X is a data frame or there is a schema.
+        schema_: the `Schema`, if one was given.
         privacy_: the `PrivacyBound` of the fit.
         plan_: its plan.
 
