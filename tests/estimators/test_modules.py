@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.metrics import log_loss, roc_auc_score
 from torch import nn
 
 from dither.estimators import (
@@ -38,6 +39,75 @@ def test_a_network_learns_classes(digits: Table) -> None:
     assert model.decision_function(X).shape == (len(X), 10)
     again = pickle.loads(pickle.dumps(model))  # noqa: S301 - our own bytes
     assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def curved_and_straight(records: int) -> tuple[Any, Any, Any]:
+    """Return records, classes of which a tenth is positive by straight effects, and by curved."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(records, 8)).clip(-4, 4)
+    straight = X @ np.array([1.0, -1.0, 0.5, -0.5, 0.5, 0.0, 0.0, 0.0]) - 3.0
+    curved = 2.0 * np.abs(X[:, 0]) - X[:, 1] ** 2 + X[:, 2] - 2.0
+    chances = [1.0 / (1.0 + np.exp(-scores)) for scores in (straight, curved)]
+    return X, *(rng.random(records) < chance for chance in chances)
+
+
+def test_a_network_is_not_behind_a_linear_model_and_ahead_where_effects_are_curved() -> None:
+    X, straight, curved = curved_and_straight(14_000)
+    given: dict[str, Any] = {
+        "epsilon": 3.0, "feature_bounds": (-4, 4), "classes": [False, True], "random_state": 0
+    }  # fmt: skip
+    found = {}
+    for y in (straight, curved):
+        for model in (PrivateLogisticRegression(**given), PrivateMLPClassifier(**given)):
+            p = model.fit(X[:10_000], y[:10_000]).predict_proba(X[10_000:])[:, 1]
+            is_curved, is_network = y is curved, isinstance(model, PrivateMLPClassifier)
+            measured = roc_auc_score(y[10_000:], p), log_loss(y[10_000:], p)
+            found[is_curved, is_network] = measured
+    base = log_loss(straight[10_000:], np.full(4000, straight.mean()))
+    assert found[False, True][0] >= found[False, False][0] - 0.01
+    assert found[False, True][1] <= 1.03 * found[False, False][1] < 0.9 * base
+    assert found[True, True][0] >= found[True, False][0] + 0.05
+    # The recipe for networks in general clips most gradients: worse than a constant.
+    given |= {"steps": 300, "batch_size": 600}
+    other = PrivateClassifier(small_network, **given).fit(X[:10_000], straight[:10_000])
+    assert log_loss(straight[10_000:], other.predict_proba(X[10_000:])[:, 1]) > base
+
+
+def small_network(features: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(features, 64), nn.Tanh(), nn.Linear(64, outputs))
+
+
+def test_networks_for_tables_have_settings_of_their_own() -> None:
+    given: dict[str, Any] = {"feature_bounds": (-1, 1), "dataset_size": 20_000}
+    plan = PrivateMLPClassifier(classes=[0, 1], **given)._plan(9, (5,), 2)
+    # The square root of n times 2,000 record-gradients.
+    assert (plan.steps, plan.batch_size, plan.clipping) == (300, 943, "flat")
+    # Of a network that is 0 at first: the norm of (1, x, h) for uniform x, and small h.
+    assert 1.5 * (1.0 + 5.0 / 3.0) ** 0.5 < plan.clip_norm < 1.5 * (1.0 + 5.0 / 3.0 + 16.0) ** 0.5
+    short = PrivateMLPClassifier(classes=[0, 1], steps=20, clip_norm=0.3, **given)
+    plan = short._plan(9, (5,), 2)
+    assert (plan.steps, plan.batch_size, plan.clip_norm) == (20, 14_142, 0.3)
+    plan = PrivateMLPRegressor(target_bounds=(0, 1), compute=64_000, **given)._plan(9, (5,), 1)
+    assert plan.steps * plan.batch_size == 64_000
+    numbers = PrivateMLPRegressor(target_bounds=(0, 1), feature_bounds=(-1, 1))
+    few, many = (numbers._plan(n, (5,), 1) for n in (500, 10**6))
+    assert few.batch_size == 149
+    first = [float(np.asarray(plan.stepsizes)[0]) for plan in (few, many)]
+    assert first[0] < first[1] == 1.0
+
+
+def test_a_network_begins_at_zero_and_trains_every_layer(lengths: Table) -> None:
+    X, y = lengths
+    model = PrivateMLPRegressor(
+        (7, 5), feature_bounds=(-1, 1), target_bounds=(-1, 1), steps=3, random_state=0
+    )
+    fresh = model._new_module((5,), 1, 0)
+    with torch.no_grad():
+        assert not fresh(torch.randn(20, 5)).any()
+    trained = dict(model.fit(X, y).module_.named_parameters())
+    assert [*trained] == [name for name, _ in fresh.named_parameters()]
+    for name, before in fresh.named_parameters():
+        assert not torch.equal(trained[name].float(), before), name
 
 
 def test_the_recipe_chooses_and_what_is_given_stays(lengths: Table) -> None:
