@@ -64,7 +64,6 @@ bench: $(DEV) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.coverage
 	$(BIN)/python -m benchmarks.audit
-	$(BIN)/python -m benchmarks.estimators
 	$(BIN)/python -m benchmarks.tables --again
 	$(BIN)/python -m benchmarks.distributed
 	$(BIN)/python -m benchmarks.transformers

@@ -24,14 +24,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.peers import Peer, peer
 from benchmarks.table_data import Table
-from dither.estimators import (
-    PrivateGAMClassifier,
-    PrivateGAMRegressor,
-    PrivateLinearRegression,
-    PrivateLogisticRegression,
-    PrivateMLPClassifier,
-    PrivateMLPRegressor,
-)
+from dither.estimators import default_estimator
 from dither.schema import Schema
 
 Array = NDArray[Any]
@@ -225,15 +218,13 @@ class Peers:
         )
 
 
-def _dither(classifier: Any, regressor: Any, task: Task) -> tuple[Array, float]:
-    """Fit an estimator of dither with its defaults, from the table and its schema alone."""
+def _dither(kind: str, task: Task) -> tuple[Array, float]:
+    """Fit a model of dither with its defaults, from the table and its schema alone."""
     table, column = task.table, task.table.schema["target"]["column"]
-    model = (regressor if task.is_regression else classifier)(
-        schema=Schema.from_dict(table.schema),
-        epsilon=task.epsilon,
-        delta=task.delta,
-        random_state=task.seed,
-    )
+    model: Any = default_estimator(
+        Schema.from_dict(table.schema), len(table.train), model=kind, random_state=task.seed,
+        epsilon=task.epsilon or math.inf, delta=task.delta,
+    )  # fmt: skip
     train, test = (part.drop(columns=column) for part in (table.train, table.test))
     predicted, seconds = _timed(model, train, table.train[column], test)
     if table.classes is None:
@@ -247,7 +238,8 @@ PLAIN: dict[str, Fit] = {
     "boosting, not private": plain_boosting,
 }
 DITHER: dict[str, Fit] = {
-    "dither linear": partial(_dither, PrivateLogisticRegression, PrivateLinearRegression),
-    "dither GAM": partial(_dither, PrivateGAMClassifier, PrivateGAMRegressor),
-    "dither MLP": partial(_dither, PrivateMLPClassifier, PrivateMLPRegressor),
+    "dither": partial(_dither, "auto"),
+    "dither linear": partial(_dither, "linear"),
+    "dither GAM": partial(_dither, "gam"),
+    "dither MLP": partial(_dither, "mlp"),
 }

@@ -20,6 +20,12 @@ class LinearLoss:
             takes it.
         targets: records × columns of norm at most 1, whose mean may be released; None for none.
         intercept: from the mean of the targets and the noise in it to the best constant scores.
+
+    Example:
+        >>> y = torch.tensor([[1.0], [0.0]])
+        >>> loss = LinearLoss(lambda scores, records: scores - y[records], y)
+        >>> loss.intercept(y.mean(dim=0), 0.0)
+        tensor([0.5000])
     """
 
     gradients: LogitGradients
