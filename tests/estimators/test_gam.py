@@ -156,6 +156,7 @@ def test_shapes_recover_curves_within_their_bands() -> None:
     ("model", "y"),
     [
         (PrivateGAMClassifier(classes=[False, True]), RNG.random(1000) < 0.5),
+        (PrivateGAMClassifier(classes=range(3)), RNG.integers(0, 3, 1000)),
         (PrivateGAMRegressor(target_bounds=(0, 1000)), RNG.uniform(0, 1000, 1000)),
     ],
 )
@@ -214,6 +215,9 @@ def test_plots_are_figures_with_the_columns_and_classes() -> None:
     assert [tick.get_text() for tick in sex.get_yticklabels()] == ["f", "m", "(other)", "(missing)"]
     assert len(sex.patches) == 3 * 4
     assert len(age.collections) >= 3
+    shape = model.shapes()[0]
+    assert shape.effects.shape == (len(shape.values), 3)
+    assert np.allclose(shape.effects.sum(axis=1), 0.0)
     (alone,) = model.plot_shapes(["sex"]).axes
     assert alone.get_title() == "sex"
     for bad in (["sex", "weight"], ["note"], [], "sex"):

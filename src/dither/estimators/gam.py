@@ -135,7 +135,9 @@ class _GAM(Linear):
         """Return the effect of every column, from the model alone; pairs and text are left out."""
         check_is_fitted(self, "privacy_")
         weights = self._weights_by_column()
+        outputs = len(self._output_names())
         unit = float(self._weight_noise * self._scaling.factor[0])
+        unit *= math.sqrt(1.0 - 1.0 / outputs) if outputs > 1 else 1.0
         shapes = []
         for column, kind in self.schema_.columns.items():
             points = points_of(kind, self.bins_)
@@ -148,9 +150,15 @@ class _GAM(Linear):
             shapes.append(Shape(column, values, centred @ weights[column], noise, scale))
         return shapes
 
+    def _centred_coefficients(self) -> FloatArray:
+        """Return the coefficients, outputs × features, without what all classes have in common."""
+        coefficients = np.atleast_2d(self.coef_)
+        # Probabilities do not depend on it, and it is nothing but noise.
+        return coefficients - coefficients.mean(axis=0) if len(coefficients) > 1 else coefficients
+
     def _weights_by_column(self) -> dict[str, FloatArray]:
         """Return the weights of the features of every column, features × outputs."""
-        coefficients, start = np.atleast_2d(self.coef_).T, 0
+        coefficients, start = self._centred_coefficients().T, 0
         parts: dict[str, list[FloatArray]] = {name: [] for name in self.schema_.columns}
         for block in blocks_of(self.schema_, self.bins_):
             slices = block.slices()

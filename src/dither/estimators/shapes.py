@@ -30,7 +30,8 @@ class Shape:
         column: its name.
         values: points of a number's range, and NaN for missing cells if the model knows them; or
             the values of a category, with "(other)" and "(missing)"; or "no" and "yes".
-        effects: on the score, values × outputs, with mean 0 over the values.
+        effects: on the score, values × outputs, with mean 0 over the values, and over the classes
+            if there are more than two.
         noise: about the standard deviation of the noise in each effect: what it would be if the
             loss did not draw weights back, so most are smaller. NaN for reactive step sizes.
         scale: of a number, as `dither.schema.Number` has it.

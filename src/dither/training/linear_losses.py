@@ -113,4 +113,9 @@ def squared_loss(values: NDArray[np.float64]) -> LinearLoss:
     def gradients(scores: Tensor, records: Records) -> Tensor:
         return scores - targets[records].to(scores.dtype)
 
-    return LinearLoss(gradients, targets.float())
+    def intercept(mean: Tensor, noise: float) -> Tensor:
+        # The sum of both is the mean weight of the records, 1 without weights.
+        return (mean.diff() / mean.sum().clamp(min=max(noise, 1e-6))).clamp(-1.0, 1.0)
+
+    halves = torch.cat([1.0 - targets, 1.0 + targets], dim=1) / 2.0
+    return LinearLoss(gradients, halves.float(), intercept)
