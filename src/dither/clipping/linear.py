@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dither.clipping.clip import Clip, ClippedSum, bounded_weights, full_precision
 
-_CACHED, _FEWEST, _MOST = 2**19, 2**11, 2**15
+_CACHED, _FEWEST, _MOST = 2**19, 2**11, 2**12
 """Numbers that stay in the cache between two products, and the rows that they may be. Rows are
 summed in their own precision before they are added to a sum in float64."""
 
