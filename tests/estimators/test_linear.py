@@ -59,7 +59,8 @@ def test_epsilon_is_what_the_plans_noise_costs(digits: Table) -> None:
 @pytest.fixture(scope="module")
 def fitted() -> list[Any]:
     rng = np.random.default_rng(0)
-    X, public = rng.uniform(-1, 1, (300, 13)), {"epsilon": 1.0, "steps": 5, "random_state": 0}
+    X = rng.uniform(-1, 1, (300, 13))
+    public: dict[str, Any] = {"epsilon": 1.0, "steps": 5, "random_state": 0}
     bounded = {**public, "feature_bounds": (-1, 1)}
     y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
     return [

@@ -56,7 +56,8 @@ class Linear(PrivateEstimator):
     def _scores(self, X: Any) -> FloatArray:
         X = self._read_features(X)
         inside = self._scaling.clip_to_bounds(X)
-        return _products(inside, self.coef_.reshape(-1, X.shape[1])) + self.intercept_
+        products = _products(inside, self.coef_.reshape(-1, X.shape[1]))
+        return np.asarray(products + self.intercept_)
 
     def _train(
         self,
