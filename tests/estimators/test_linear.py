@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -19,6 +21,7 @@ from sklearn.preprocessing import (
 import dither
 from dither.estimators import (
     PrivacyLeakWarning,
+    PrivateGAMClassifier,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
@@ -51,6 +54,45 @@ def test_epsilon_is_what_the_plans_noise_costs(digits: Table) -> None:
     again = dither.epsilon(plan.noise_multipliers, sample_rate=plan.sample_rate, delta=1e-6)
     assert again.epsilon == model.privacy_.epsilon
     assert 0.69 < again.epsilon <= 0.7
+
+
+@pytest.fixture(scope="module")
+def fitted() -> list[Any]:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (300, 13))
+    public: dict[str, Any] = {"epsilon": 1.0, "steps": 5, "random_state": 0}
+    bounded = {**public, "feature_bounds": (-1, 1)}
+    y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+    return [
+        PrivateLogisticRegression(classes=range(3), **bounded).fit(X, y),
+        PrivateLogisticRegression(classes=range(2), feature_norm=1.5, **public).fit(X, y > 0),
+        PrivateSVC(classes=range(2), **bounded).fit(X, y > 0),
+        PrivateLinearRegression(target_bounds=(0, 2), **bounded).fit(X, y),
+        PrivateGAMClassifier(classes=range(3), pairs=[("x0", "x1")], **bounded).fit(X, y),
+    ]
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    records=st.sampled_from([2, 3, 7, 8, 17, 100, 2600]),
+    kind=st.sampled_from([np.ascontiguousarray, np.asfortranarray, sparse.csr_array]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+@settings(max_examples=30)
+def test_a_score_depends_on_its_record_alone(
+    fitted: list[Any], seed: int, records: int, kind: Any, dtype: Any
+) -> None:
+    """To the last bit, at any place among any others."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1.2, 1.2, (records, 13)).astype(dtype)
+    places = np.unique([0, records - 1, *rng.integers(0, records, 3)])
+    X[places] = X[0]
+    for model in fitted:
+        rows = kind if not isinstance(model, PrivateGAMClassifier) else np.asfortranarray
+        for name in ("predict_proba", "decision_function", "predict"):
+            if hasattr(model, name):
+                found = getattr(model, name)(rows(X))[places]
+                assert (found == getattr(model, name)(rows(X[:1]))).all()
 
 
 def test_scores_are_coefficients_times_features_within_their_bounds(digits: Table) -> None:

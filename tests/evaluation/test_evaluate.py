@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import brier_score_loss, confusion_matrix, log_loss, r2_score, roc_auc_score
@@ -17,6 +18,7 @@ from sklearn.svm import LinearSVC
 import dither
 from dither.accounting import BudgetExceededError
 from dither.evaluation import Estimate, Evaluation
+from dither.evaluation.evaluating import _class_numbers
 from dither.ledger import Ledger
 
 RNG = np.random.default_rng(0)
@@ -129,6 +131,44 @@ def test_bad_records_count_as_nothing() -> None:
     assert near(found.auc, expected.auc.value, 5e-3)
 
 
+BIG = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "odd"),
+    [
+        ((0, 1), [0, 1, 1], "unknown"),
+        ((False, True), [False, True, True], "unknown"),
+        ((0, 1), [0, 1, 1], 10**20),
+        ((0, 1), [0, 1, 1], [1, 0]),
+        ((0, 1), [0, 1, 1], {"a": 1}),
+        ((0, 1), [np.int64(0), torch.tensor(1), 1.0], None),
+        ((0, BIG), [0, BIG, BIG], 1.5),
+        (("0", "1"), ["0", "1", np.str_("1")], 1),
+    ],
+)
+def test_a_label_that_is_no_class_changes_no_other(
+    classes: tuple[Any, ...], labels: list[Any], odd: Any
+) -> None:
+    cells = np.fromiter([*labels, odd], object, 4)
+    for y in ([*labels, odd], cells, cells[:, None], pd.Series(cells), pd.DataFrame({"y": cells})):
+        assert _class_numbers(y, classes).tolist() == [0, 1, 1, -1]
+    assert _class_numbers([[each] for each in labels], classes).tolist() == [0, 1, 1]
+
+
+def test_a_missing_label_makes_no_others_floats() -> None:
+    labels = [0, BIG, None]
+    whole = pd.Series(labels, dtype="Int64")
+    for y in (
+        labels,
+        whole,
+        whole.astype("category"),
+        pl.Series(labels),
+        pl.DataFrame({"y": labels}),
+    ):
+        assert _class_numbers(y, (0, BIG)).tolist() == [0, 1, -1]
+
+
 def test_classes_may_be_given_in_another_order() -> None:
     found = dither.evaluate(MODEL, *HELD_OUT, classes=["yes", "no"], **MUCH)
     assert found.classes == ("yes", "no")
@@ -172,6 +212,12 @@ def test_bad_arguments() -> None:
     regressor = LinearRegression().fit(X, np.arange(50.0))
     with pytest.raises(ValueError, match="target_bounds must be \\(least, largest\\)"):
         dither.evaluate(regressor, X, np.arange(50.0), epsilon=1.0)
+    for bounds in ((-1e308, 1e308), (0.0, 1.1e50), (0.0, 1e-60)):
+        with pytest.raises(ValueError, match="target_bounds must be at most 1e50 in size"):
+            dither.evaluate(regressor, X, np.arange(50.0), epsilon=1.0, target_bounds=bounds)
+    for labels in ("yes", 1, np.stack([y, y], axis=1), torch.zeros(50, 2)):
+        with pytest.raises((TypeError, ValueError), match="y must be one class per record"):
+            dither.evaluate(MODEL, X, labels, epsilon=1.0)
     with pytest.raises(TypeError, match="y must be numbers, got others") as caught:
         dither.evaluate(regressor, X, y, epsilon=1.0, target_bounds=(0.0, 50.0))
     assert "yes" not in str(caught.value)

@@ -67,6 +67,27 @@ def test_rows_are_within_the_norm_and_do_not_depend_on_each_other(
     assert np.array_equal(small.toarray(), features)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(10**22, 1e22), (np.float32(0.1), 0.10000000149011612), (1, 1 + 0j), (2.0, 1j)],
+)
+def test_equal_cells_of_other_types_keep_their_own_texts(first: Any, second: Any) -> None:
+    values = (str(10**22), "1e+22", "0.1", "0.10000000149011612", "1", "2", "1j")
+    schema = Schema({"a": Category(values=values), "b": Number(bounds=(0, 3), missing=0)})
+    for pair in ([first, second], [second, first]):
+        both = schema.encode({"a": pair, "b": pair})
+        alone = [schema.encode({"a": [cell], "b": [cell]})[0] for cell in pair]
+        assert np.array_equal(both, alone)
+
+
+def test_a_complex_cell_changes_no_other() -> None:
+    schema = Schema({"a": Number(bounds=(0, 4)), "b": Category(values=("1", "2"))})
+    with_it, without = np.array([1.0, 2.0, 1j]), np.array([1.0, 2.0])
+    found = schema.encode({"a": with_it, "b": with_it})
+    assert np.array_equal(found[:2], schema.encode({"a": without, "b": without}))
+    assert found[2, 0] == 0.0  # the middle of the bounds
+
+
 @pytest.mark.parametrize("numbers", ["linear", "spline"])
 def test_the_norm_is_tight(numbers: str) -> None:
     row = ("11", None, None, "a", "yes", "pain")

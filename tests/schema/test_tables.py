@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from dither.schema import Category, Ignored, Number, Schema, Target, Text, YesNo
@@ -84,6 +85,20 @@ def test_parquet_without_pyarrow_is_one_line(
         SCHEMA.read(tmp_path / "table.parquet")
 
 
+def test_a_missing_cell_of_a_parquet_file_changes_no_other(tmp_path: Path) -> None:
+    code = 123456789012345679
+    schema = Schema({"code": Category(values=(str(code),)), "age": Number(bounds=(0, 2**60))})
+    path, kind = tmp_path / "table.parquet", pd.ArrowDtype(pa.int64())
+    found = []
+    for cells in ([code, 7], [code, 7, None]):
+        pd.DataFrame({name: pd.array(cells, dtype=kind) for name in schema.columns}).to_parquet(
+            path
+        )
+        found.append(schema.encode(path))
+    assert found[0][0, :3].tolist() == [1.0, 0.0, 0.0]
+    assert np.array_equal(found[0], found[1][:2])
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -93,7 +108,7 @@ def test_parquet_without_pyarrow_is_one_line(
         ("table.csv", b"\n\n", "must have a header line, but is empty"),
         ("table.csv", b"1,2\n3,4\n", "must begin with a header line, got numbers"),
         ("table.csv", b"age,\n3,4\n", "must name every column, but column 2 has no name"),
-        ("table.csv", b"age,age\n3,4\n", "but 'age' occurs twice"),
+        ("table.csv", b"age,secret,secret\n3,4,5\n", "columns 2 and 3 have the same name"),
         ("table.csv", b"age,code\nsecret,4\nsecret\n", "line 3 must have 2 cells, got 1"),
         ("table.csv", b'age,code\n"secret,4",secret,4\n', "line 2 must have 2 cells, got 3"),
         ("table.csv", b'age,code\nsecret,"secret\n', "cannot be read: unexpected end of data"),

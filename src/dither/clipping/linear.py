@@ -16,9 +16,9 @@ from torch import Tensor
 
 from dither.clipping.clip import Clip, ClippedSum, bounded_weights, full_precision
 
-_CACHED, _FEWEST, _MOST = 2**19, 2**11, 2**12
-"""Numbers that stay in the cache between two products, and the rows that they may be. Rows are
-summed in their own precision before they are added to a sum in float64."""
+_ROWS = 2**10
+"""How many rows are summed in their own precision before they are added to a sum in float64. The
+rounding of float32 then takes about a fourth of `dither.release.margin`."""
 
 _LOST = 1e-150
 """More than the norm of any row whose squares vanish in float64: norms stay upper bounds."""
@@ -122,7 +122,7 @@ def row_norms(values: Any) -> tuple[Tensor, Tensor]:
     """
     if isinstance(values, Tensor):
         # In chunks: all of it in float64 at once would be twice as large as the data.
-        parts = values.split(_FEWEST)
+        parts = values.split(_ROWS)
         norms = torch.cat([torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in parts])
     else:
         exact = values.astype(np.float64)
@@ -158,7 +158,7 @@ def linear_clipped_sum(
     """
     total = torch.zeros(weight.shape, dtype=torch.float64)
     with full_precision("cpu"):
-        for part in _chunks(records, rows.columns):
+        for part in _chunks(records):
             taken = rows.take(part)
             r = logit_gradients(rows.matmul(taken, weight), part)
             if not math.isfinite(float(r.sum())):
@@ -188,9 +188,8 @@ def _clipped(r: Tensor, rows: Rows, records: Records) -> Tensor:
     return (r.double() * factors[:, None]).to(r.dtype)
 
 
-def _chunks(records: NDArray[np.int64], columns: int) -> Iterator[Records]:
-    size = min(max(_CACHED // columns, _FEWEST), _MOST)
-    for start in range(0, len(records), size):
-        part = records[start : start + size]
+def _chunks(records: NDArray[np.int64]) -> Iterator[Records]:
+    for start in range(0, len(records), _ROWS):
+        part = records[start : start + _ROWS]
         first, end = int(part[0]), int(part[-1]) + 1
         yield slice(first, end) if end - first == len(part) else torch.from_numpy(part)

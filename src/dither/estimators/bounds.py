@@ -267,7 +267,8 @@ def _clip_values(X: Any, lower: FloatArray, upper: FloatArray) -> Any:
 def _clip_norms(X: Any, norm: float) -> Any:
     """Return the records, those of a larger norm scaled down to the norm."""
     if isinstance(X, np.ndarray):
-        flat = X.reshape(len(X), -1).astype(np.float64)
+        # In C order: every row is summed as if it were alone.
+        flat = X.reshape(len(X), -1).astype(np.float64, order="C")
         factors = np.minimum(1.0, norm / np.maximum(np.linalg.norm(flat, axis=1), norm))
         return X * factors.reshape(-1, *(1 for _ in X.shape[1:]))
     clipped = _canonical(X)

@@ -46,7 +46,9 @@ def evaluate(
     adds to the release, and why its norm is bounded, is proven in `TwoClasses`, `ManyClasses` and
     `Numbers`. The cost is in the ledger before the noise is drawn.
 
-    The model's score of a record must depend on that record and on the model only. The costs of
+    The model's score of a record must depend on that record and on the model only: not on the other
+    records, nor on its place among them, beyond a rounding that moves no score over the edge of a
+    bin. Scores of dither's linear models and GAMs are the same to the last bit. The costs of
     training and of evaluation add up if a record can be in both; for the parts of a random split
     the larger counts: see `train_holdout_split` and `dither.ledger.Ledger.part`.
 
@@ -166,6 +168,10 @@ def _regressor(model: Any, target_bounds: Any, loss_bound: float | None) -> Numb
         )
     low, high = (validate.finite(target_bounds=each) for each in bounds)
     half = 0.5 * (high - low)
+    if max(abs(low), abs(high)) > validate.LARGEST or half < validate.SMALLEST:
+        raise validate.InvalidValueError(
+            f"target_bounds must be at most 1e50 in size and 2e-50 or more apart, got {bounds!r}"
+        )
     bound = half if loss_bound is None else validate.positive(loss_bound=loss_bound)
     return Numbers(low, high, bound)
 
@@ -186,9 +192,28 @@ def _scores(found: Any, columns: int | None) -> FloatArray:
 
 def _class_numbers(y: Any, classes: tuple[Any, ...]) -> NDArray[Any]:
     """Return 0 … K−1 for each label, −1 for one that is not a class."""
-    labels = _vector(np.asarray(y), "class")
     numbers = {_plain(each): k for k, each in enumerate(classes)}
-    return np.array([numbers.get(each, -1) for each in labels.tolist()], np.int64)
+
+    def number(label: Any) -> int:
+        try:
+            return numbers.get(_plain(label), -1)
+        except TypeError:  # it cannot be hashed, so it is no class
+            return -1
+
+    return np.array([number(label) for label in _labels(y)], np.int64)
+
+
+def _labels(y: Any) -> list[Any]:
+    """Return every label by itself: an array of all would give them one dtype."""
+    if len(getattr(y, "columns", ())) == 1:
+        y = y[y.columns[0]]
+    if isinstance(y, torch.Tensor):
+        y = np.asarray(y)
+    if hasattr(y, "astype"):  # of NumPy or pandas
+        y = _vector(np.asarray(y.astype(object)), "class")
+    if isinstance(y, str) or not hasattr(y, "__iter__"):
+        raise validate.InvalidTypeError(f"y must be one class per record, got {type(y).__name__}")
+    return [each[0] if isinstance(each, list | tuple) and len(each) == 1 else each for each in y]
 
 
 def _vector(targets: NDArray[Any], what: str) -> NDArray[Any]:
@@ -210,5 +235,5 @@ def _floats(**argument: Any) -> FloatArray:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy scalar as the Python value that it stands for."""
-    return value.item() if isinstance(value, np.generic) else value
+    """Return a scalar of NumPy or PyTorch as the Python value that it stands for."""
+    return value.item() if getattr(value, "shape", None) in ((), (1,)) else value

@@ -17,8 +17,9 @@ from dither.types import FloatArray
 
 _INTEGRAL = re.compile(r"([+-]?\d+)\.0*")
 _EXACT = 2.0**53
-# Kinds of object columns whose equal cells have equal texts; True and 1 are equal, and differ.
-_UNIFORM = {"string", "empty", "boolean", "integer", "floating", "mixed-integer-float"}
+# Kinds of object columns whose equal cells have equal texts. True and 1 are equal, and differ; so
+# do 10**22 and 1e22, and numbers of float32 and float64.
+_UNIFORM = {"string", "empty", "boolean", "integer"}
 
 
 def text_of(cell: Any) -> str | None:
@@ -44,6 +45,8 @@ def text_of(cell: Any) -> str | None:
         return str(int(cell))
     if isinstance(cell, float | np.floating) and abs(float(cell)) < _EXACT and cell.is_integer():
         return str(int(cell))
+    if isinstance(cell, complex | np.complexfloating) and cell.imag == 0.0:
+        return text_of(cell.real)
     return text_of(str(cell))
 
 
@@ -82,7 +85,8 @@ def as_numbers(cells: "pd.Series[Any]") -> FloatArray:
         values = as_numbers(pd.Series(cells.cat.categories))
         return np.asarray(np.append(values, np.nan)[cells.cat.codes])
     if pd.api.types.is_complex_dtype(cells.dtype):
-        return np.full(len(cells), np.nan)
+        values = cells.to_numpy()
+        return np.where(values.imag == 0.0, values.real, np.nan).astype(np.float64)
     if pd.api.types.is_numeric_dtype(cells.dtype):
         return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
     objects = cells.to_numpy(dtype=object, na_value=None)
@@ -96,6 +100,8 @@ def as_numbers(cells: "pd.Series[Any]") -> FloatArray:
 
 
 def _number(cell: Any) -> float:
+    if isinstance(cell, complex | np.complexfloating) and cell.imag == 0.0:
+        cell = cell.real
     if not isinstance(cell, Real):
         # Decimal is no Real; what else there is (dates, lists) is no number.
         cell = cell if hasattr(cell, "as_tuple") and cell.is_finite() else np.nan

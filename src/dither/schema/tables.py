@@ -163,8 +163,10 @@ def _header(raw: bytes, file: Path) -> list[str]:
     for index, name in enumerate(names):
         if not name:
             raise table_error(file, f"must name every column, but column {index + 1} has no name")
-        if name in names[:index]:
-            raise table_error(file, f"must name every column once, but {name!r} occurs twice")
+        first = names.index(name)
+        if first < index:  # not by name: in a file without a header line it is a cell
+            same = f"columns {first + 1} and {index + 1} have the same name"
+            raise table_error(file, f"must begin with a header line of different names, but {same}")
     return names
 
 
@@ -197,7 +199,8 @@ def _read_parquet(file: Path, names: Collection[str] | None) -> pd.DataFrame:
         present = parquet.read_schema(file).names
         wanted = [name for name in present if names is None or name in names]
         frame: pd.DataFrame = parquet.read_table(file, columns=wanted).to_pandas(
-            ignore_metadata=True
+            ignore_metadata=True,
+            integer_object_nulls=True,  # as floats, integers above 2^53 would change
         )
     except ArrowException as error:
         why = str(error).partition("\n")[0]
