@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dither.clipping.clip import Clip, ClippedSum, bounded_weights, full_precision
 
-_ROWS = 2**10
+_ROWS, _ROWS_OF_ONE_SCORE = 2**10, 2**12
 """How many rows are summed in their own precision before they are added to a sum in float64. The
 rounding of float32 then takes about a fourth of `dither.release.margin`."""
 
@@ -158,7 +158,7 @@ def linear_clipped_sum(
     """
     total = torch.zeros(weight.shape, dtype=torch.float64)
     with full_precision("cpu"):
-        for part in _chunks(records):
+        for part in _chunks(records, weight.shape[1]):
             taken = rows.take(part)
             r = logit_gradients(rows.matmul(taken, weight), part)
             if not math.isfinite(float(r.sum())):
@@ -188,8 +188,9 @@ def _clipped(r: Tensor, rows: Rows, records: Records) -> Tensor:
     return (r.double() * factors[:, None]).to(r.dtype)
 
 
-def _chunks(records: NDArray[np.int64]) -> Iterator[Records]:
-    for start in range(0, len(records), _ROWS):
-        part = records[start : start + _ROWS]
+def _chunks(records: NDArray[np.int64], outputs: int) -> Iterator[Records]:
+    size = _ROWS_OF_ONE_SCORE if outputs == 1 else _ROWS
+    for start in range(0, len(records), size):
+        part = records[start : start + size]
         first, end = int(part[0]), int(part[-1]) + 1
         yield slice(first, end) if end - first == len(part) else torch.from_numpy(part)
