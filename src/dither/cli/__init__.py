@@ -31,6 +31,7 @@ from dither.cli.options import check_options
 _COMMANDS = (schema, train, predict, report, plan, explore, account, audit, ledger, theory, doctor)
 
 _FILES = {
+    "check",
     "data",
     "draft",
     "ledger",
