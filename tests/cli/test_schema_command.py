@@ -67,9 +67,7 @@ def test_as_json(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out["draft"] == "draft.toml"
     assert out["to_fill"] == []
     assert out["schema"]["target"] == {"column": "sex", "classes": ["f", "m"]}
-    assert out["schema"]["columns"]["age"] == {
-        "kind": "number", "bounds": [40, 70], "missing": 55
-    }  # fmt: skip
+    assert out["schema"]["columns"]["age"] == {"kind": "number", "bounds": [40, 70]}
     assert not out["schema"]["confirmed"]
 
 
