@@ -207,9 +207,9 @@ class _ModuleRegressor(RegressorBase, _ModuleEstimator):
     _loss = "squared_error"
 
     def predict(self, X: Any) -> FloatArray:
-        """Return the expected target of every record."""
-        outputs = self._outputs(X)[:, 0]
-        return self._targets.center + self._targets.half_range * outputs
+        """Return the expected target of every record, within the bounds of the targets."""
+        outputs = self._targets.center + self._targets.half_range * self._outputs(X)[:, 0]
+        return self._targets.clip_to_bounds(outputs)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
