@@ -129,6 +129,18 @@ def test_without_numbers_the_default_is_linear_and_models_can_be_chosen(
         shutil.rmtree("run")
 
 
+def test_the_default_budget_is_that_of_estimators_and_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = run(TRAIN, capsys)
+    assert 0.99 < dither.load("patients-run").privacy.epsilon <= 1.0
+    assert "(default: --epsilon 1)" in out
+    line = error_line([*TRAIN, "--schema", "none.toml"], capsys)  # before the directory
+    assert "none.toml" in line
+    assert "another run costs ε again" in error_line(TRAIN, capsys)
+    assert "default" not in run([*TRAIN, "--epsilon", "1", "--run-dir", "other"], capsys)
+
+
 def test_options_make_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     options = {"epsilon": "2", "delta": "1e-4", "clip-norm": "0.5", "batch-size": "100"}
     options |= {"noise": "uniform", "schedule": "linear:start=2,end=1", "dataset-size": "380"}
@@ -233,7 +245,7 @@ def test_of_private_data_nothing_is_printed_but_what_is_public(
         ("--canaries 200", "canaries must not be given for a table, got 200"),
         ("--classes a,b", "classes must not be given for a table, got 'a,b'"),
         ("--sampling fixed", "sampling must not be given for a table, got 'fixed'"),
-        ("--compute 10", "compute must not be given for the model 'gam', got 10"),
+        ("--compute 10 --epsilon 3", "compute must not be given for the model 'gam', got 10"),
         ("--model cnn", "model must be one of auto, gam, linear, mlp, got 'cnn'"),
         ("--model mine:make", "model must be one of auto, gam, linear, mlp, got 'mine:make'"),
         ("--holdout 0.1", "holdout needs --evaluate-epsilon, got 0.1 alone"),
