@@ -297,4 +297,5 @@ class PrivateLinearRegression(RegressorBase, Linear):
 
     def predict(self, X: Any) -> FloatArray:
         """Return the expected target of every record, within the bounds of the targets."""
-        return self._targets.clip_to_bounds(self._scores(X)[:, 0])
+        scores = self._scores(X)[:, 0]
+        return self._targets.clip_to_bounds(scores)
