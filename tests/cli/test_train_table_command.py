@@ -285,6 +285,8 @@ def test_cells_of_the_target_are_private_and_checked_before_training(
     for more in ([], ["--holdout", "0.5", "--evaluate-epsilon", "1"]):
         line = error_line([*TRAIN, "--ledger", "all.sqlite", "--quiet", *more], capsys)
         assert "ill" in line
+        assert "'yes', 'no'; some" in line
+        assert "drop or correct those rows first" in line
         assert "SECRET" not in line
     assert not Path("patients-run").exists()
     assert not Path("all.sqlite").exists() or not Ledger("all.sqlite").runs
@@ -298,7 +300,10 @@ def test_cells_of_the_target_are_private_and_checked_before_training(
         (["run", "patients.csv", "-o", "no/scores.csv"], "output must be in an existing directory"),
         (["run", "there.csv"], "table must have every column of the schema, but has no 'age'"),
         (["run", "none.csv"], "table must be a file that exists, got 'none.csv'"),
-        (["run", "patients.csv", "--id", "name"], "but has no 'name'"),
+        (
+            ["run", "patients.csv", "--id", "name"],
+            "--id must be a column of 'patients.csv', got 'name'",
+        ),
         (["run", "patients.csv", "--id", "prediction"], "id must be no column of the predictions"),
         (["none", "patients.csv"], "must be a run directory with model.json, got 'none'"),
         (["digits", "patients.csv"], "run_dir must have a schema to predict from a table"),

@@ -234,8 +234,9 @@ def test_leaks_and_weights_are_kept(tmp_path: Path) -> None:
 def test_a_directory_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) -> None:
     model = fitted(PrivateLogisticRegression(**CLASSES))
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InvalidValueError, match="run directory must be new or empty"):
+    with pytest.raises(InvalidValueError, match="run directory must be new or empty") as caught:
         model.save(tmp_path)
+    assert "resume" not in str(caught.value)  # a fit cannot be
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
     path = model.save(tmp_path / "run")
     before = {file.name: file.read_bytes() for file in path.iterdir()}

@@ -39,6 +39,7 @@ from dither.schedules import parse
 from dither.schema import Ignored, Schema
 from dither.schema.encoder import as_schema
 from dither.training import TrainResult
+from dither.training.run_directory import is_taken
 from dither.training.statement import statement
 from dither.types import FloatArray, PrivacyBound
 from dither.validate import InvalidTypeError, InvalidValueError
@@ -131,6 +132,9 @@ class PrivateEstimator(BaseEstimator, ABC):
         """
         from dither.estimators.saving import save
 
+        check_is_fitted(self, "privacy_")
+        if is_taken(Path(directory)):
+            raise InvalidValueError(f"run directory must be new or empty, got {str(directory)!r}")
         save(self, directory, data=data, purpose=purpose, part=part, metrics=metrics)
         return Path(directory)
 
