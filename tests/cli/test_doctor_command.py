@@ -59,6 +59,16 @@ def test_what_is_missing_or_too_old(
     assert "dither does not work here: bottle, torch" in capsys.readouterr().out
 
 
+def test_parquet_files_are_an_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda _: ['pyarrow>=17; extra == "parquet"'])
+    monkeypatch.setattr(metadata, "version", version({"pyarrow": ""}))
+    found = findings(capsys, 0)["pyarrow"]
+    assert found.state == "optional"
+    assert "for tables in .parquet files: pip install 'dither[parquet]'" in found.detail
+
+
 def test_a_machine_that_cannot_do_what_it_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_cap_for_a_ledger_to_come(tmp_path: Path, capsys: pytest.CaptureFixtur
     ("cap shared.sqlite --epsilon -1 --delta 1e-5", "epsilon must be"),
     ("cap shared.sqlite --epsilon 1", "required: --delta"),
     ("erase shared.sqlite", "invalid choice: 'erase'"),
+    ("shared.sqlite", "to show a ledger: dither ledger show FILE"),
     ("show notes.txt", "is not a database"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(

@@ -12,6 +12,17 @@ from dither.validate import InvalidValueError
 
 ADULT = directory() / "adult" / "train.csv.gz"
 TABLE = "id,age,sex,born,ill\n1,61,f,1960-01-02,no\n2,,m,1971-03-04,yes\n3,45,f,1980-05-06,no\n"
+SCHEMA = """
+confirmed = true
+target = { column = "ill", classes = ["no", "yes"] }
+[columns]
+id = { kind = "ignored" }
+age = { kind = "number", bounds = [0, 120] }
+dose = { kind = "number", bounds = [0, 10] }
+sex = { kind = "category", values = ["f", "m"] }
+smoker = { kind = "yes/no" }
+height = { kind = "number", bounds = [0, 250] }
+"""
 CENSUS = {
     "age": [0, 100], "fnlwgt": [0, 2_000_000], "education_num": [1, 16],
     "capital_gain": [0, 100_000], "capital_loss": [0, 5_000], "hours_per_week": [0, 100],
@@ -25,12 +36,12 @@ def patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_draft_is_written_and_the_next_steps_are_two_lines(
+def test_a_draft_is_written_and_the_next_steps_are_three_lines(
     patients: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["schema", "patients.csv"]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n") == 2
+    assert out.count("\n") == 3
     assert "fill in the 3 lines" in out
     text = (patients / "schema.toml").read_text(encoding="utf-8")
     with pytest.raises(InvalidValueError, match="classes of target, bounds of column 'age', val"):
@@ -56,9 +67,7 @@ def test_as_json(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out["draft"] == "draft.toml"
     assert out["to_fill"] == []
     assert out["schema"]["target"] == {"column": "sex", "classes": ["f", "m"]}
-    assert out["schema"]["columns"]["age"] == {
-        "kind": "number", "bounds": [40, 70], "missing": 55
-    }  # fmt: skip
+    assert out["schema"]["columns"]["age"] == {"kind": "number", "bounds": [40, 70]}
     assert not out["schema"]["confirmed"]
 
 
@@ -103,3 +112,29 @@ def test_bad_input_is_one_line(
     assert message in error_line(["schema", *argv.split()], capsys)
     assert (patients / "old.toml").read_text(encoding="utf-8") == "mine"
     assert len([*patients.iterdir()]) == 3
+
+
+def test_a_check_shows_what_a_schema_does_not_understand(
+    patients: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = 'id,age,dose,sex,smoker,ill,ward\n1,,7,f,ja,no,a\n2,"61,5",3,F,nein,yes,b\n'
+    (patients / "patients.csv").write_text(table + "3,45,9,x,yes,krank,a\n4,300,1,m,,no,a\n")
+    (patients / "schema.toml").write_text(SCHEMA, encoding="utf-8")
+    argv = ["schema", "patients.csv", "--check", "schema.toml"]
+    assert main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["columns"] == {
+        "age": {"missing": 0.25, "no number": 0.25, "out of bounds": 0.25},
+        "dose": {"missing": 0.0, "no number": 0.0, "out of bounds": 0.0},
+        "sex": {"missing": 0.0, "other": 0.5},
+        "smoker": {"missing": 0.25, "other": 0.5},
+        "ill": {"missing": 0.0, "other": 0.25},
+    }
+    assert found["marked"] == ["age", "smoker"]
+    assert (found["absent"], found["unknown"]) == (["height"], ["ward"])
+    assert main(argv) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert "private" in first
+    assert "publish" in first
+    assert [line.split()[1] for line in lines if line.startswith("CHECK")] == ["age", "smoker"]
+    assert len([*patients.iterdir()]) == 2

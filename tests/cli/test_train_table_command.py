@@ -129,6 +129,18 @@ def test_without_numbers_the_default_is_linear_and_models_can_be_chosen(
         shutil.rmtree("run")
 
 
+def test_the_default_budget_is_that_of_estimators_and_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = run(TRAIN, capsys)
+    assert 0.99 < dither.load("patients-run").privacy.epsilon <= 1.0
+    assert "(default: --epsilon 1)" in out
+    line = error_line([*TRAIN, "--schema", "none.toml"], capsys)  # before the directory
+    assert "none.toml" in line
+    assert "another run costs ε again" in error_line(TRAIN, capsys)
+    assert "default" not in run([*TRAIN, "--epsilon", "1", "--run-dir", "other"], capsys)
+
+
 def test_options_make_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     options = {"epsilon": "2", "delta": "1e-4", "clip-norm": "0.5", "batch-size": "100"}
     options |= {"noise": "uniform", "schedule": "linear:start=2,end=1", "dataset-size": "380"}
@@ -233,7 +245,7 @@ def test_of_private_data_nothing_is_printed_but_what_is_public(
         ("--canaries 200", "canaries must not be given for a table, got 200"),
         ("--classes a,b", "classes must not be given for a table, got 'a,b'"),
         ("--sampling fixed", "sampling must not be given for a table, got 'fixed'"),
-        ("--compute 10", "compute must not be given for the model 'gam', got 10"),
+        ("--compute 10 --epsilon 3", "compute must not be given for the model 'gam', got 10"),
         ("--model cnn", "model must be one of auto, gam, linear, mlp, got 'cnn'"),
         ("--model mine:make", "model must be one of auto, gam, linear, mlp, got 'mine:make'"),
         ("--holdout 0.1", "holdout needs --evaluate-epsilon, got 0.1 alone"),
@@ -273,6 +285,8 @@ def test_cells_of_the_target_are_private_and_checked_before_training(
     for more in ([], ["--holdout", "0.5", "--evaluate-epsilon", "1"]):
         line = error_line([*TRAIN, "--ledger", "all.sqlite", "--quiet", *more], capsys)
         assert "ill" in line
+        assert "'yes', 'no'; some" in line
+        assert "drop or correct those rows first" in line
         assert "SECRET" not in line
     assert not Path("patients-run").exists()
     assert not Path("all.sqlite").exists() or not Ledger("all.sqlite").runs
@@ -286,7 +300,10 @@ def test_cells_of_the_target_are_private_and_checked_before_training(
         (["run", "patients.csv", "-o", "no/scores.csv"], "output must be in an existing directory"),
         (["run", "there.csv"], "table must have every column of the schema, but has no 'age'"),
         (["run", "none.csv"], "table must be a file that exists, got 'none.csv'"),
-        (["run", "patients.csv", "--id", "name"], "but has no 'name'"),
+        (
+            ["run", "patients.csv", "--id", "name"],
+            "--id must be a column of 'patients.csv', got 'name'",
+        ),
         (["run", "patients.csv", "--id", "prediction"], "id must be no column of the predictions"),
         (["none", "patients.csv"], "must be a run directory with model.json, got 'none'"),
         (["digits", "patients.csv"], "run_dir must have a schema to predict from a table"),

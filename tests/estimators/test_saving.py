@@ -234,8 +234,9 @@ def test_leaks_and_weights_are_kept(tmp_path: Path) -> None:
 def test_a_directory_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) -> None:
     model = fitted(PrivateLogisticRegression(**CLASSES))
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InvalidValueError, match="run directory must be new or empty"):
+    with pytest.raises(InvalidValueError, match="run directory must be new or empty") as caught:
         model.save(tmp_path)
+    assert "resume" not in str(caught.value)  # a fit cannot be
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
     path = model.save(tmp_path / "run")
     before = {file.name: file.read_bytes() for file in path.iterdir()}
@@ -332,3 +333,29 @@ def test_what_is_no_run_directory_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(InvalidValueError, match="must be a run directory with model.json"):
             dither.load(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [
+        (PrivateLinearRegression(**FEW, feature_norm=10.0), X),
+        (PrivateGAMRegressor(**BOUNDS), X),
+        (PrivateMLPRegressor((4,), **BOUNDS), X),
+        (PrivateRegressor(linear, **BOUNDS), X),
+        (PrivateLinearRegression(schema=COSTS, **FEW), TABLE),
+    ],
+    ids=name_of,
+)
+def test_predictions_are_within_the_bounds_of_the_target(
+    model: Any, x: Any, tmp_path: Path
+) -> None:
+    low, high = (0.0, 0.7) if model.schema is None else (0.0, 1000.0)
+    # With such steps the weights are huge: most scores are far beyond the bounds.
+    model = clone(model).set_params(stepsizes=np.full(6, 1e4), random_state=0)
+    if model.schema is None:
+        model.set_params(target_bounds=(low, high))
+    model = fitted(model, x, Z if model.schema is None else None)
+    for each in (model, dither.load(model.save(tmp_path / "run"), **module_of(model))):
+        predicted = each.predict(x)
+        assert predicted.min() == low or predicted.max() == high
+        assert ((predicted >= low) & (predicted <= high)).all()

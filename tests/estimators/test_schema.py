@@ -248,3 +248,21 @@ def test_target_column_of_a_series_with_another_name() -> None:
     again = clone(fitted).fit(TABLE.assign(ill="nonsense"), renamed)
     assert np.array_equal(again.coef_, fitted.coef_)
     assert isinstance(renamed, pd.Series)
+
+
+def test_text_without_a_schema_is_one_line_that_shows_no_cell() -> None:
+    numbers = pd.DataFrame({"age": [20.0, 30.0, 40.0], "dose": ["1", "2", "3.5"]}, dtype=object)
+    model = PrivateGAMClassifier(classes=["no", "yes"], feature_bounds=(0, 100), **FEW)
+    y = ["no", "yes", "no"]
+    model.fit(numbers, y)  # texts of numbers are numbers to scikit-learn
+    texts = numbers.assign(pid=["1", "SECRET", "3"])
+    for table in (texts, texts.astype({"pid": "category"}), pl.DataFrame(texts.to_dict("list"))):
+        for use in (lambda X: clone(model).fit(X, y), model.predict):
+            with pytest.raises(InvalidValueError, match="got text in column 'pid': give schema=…"):
+                use(table)
+    for X, target in ((texts.to_numpy(), y), (numbers, ["1", "SECRET", "2"])):
+        other = model if target is y else PrivateLinearRegression(**FEW)
+        with pytest.raises(InvalidValueError, match="must have numbers only") as caught:
+            clone(other).fit(X, target)
+        assert "SECRET" not in str(caught.value)
+        assert caught.value.__context__ is None

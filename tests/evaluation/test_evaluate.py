@@ -14,9 +14,11 @@ from sklearn.metrics import brier_score_loss, confusion_matrix, log_loss, r2_sco
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.svm import LinearSVC
+from tests.estimators.tables import COSTS, SCHEMA, patients
 
 import dither
 from dither.accounting import BudgetExceededError
+from dither.estimators import PrivateGAMRegressor, PrivateLogisticRegression
 from dither.evaluation import Estimate, Evaluation
 from dither.evaluation.evaluating import _class_numbers
 from dither.ledger import Ledger
@@ -251,3 +253,19 @@ def test_records_are_held_out_independently() -> None:
         dither.evaluation.train_holdout_split([1, 2, 3], np.zeros(4))
     with pytest.raises(ValueError, match="holdout must be strictly between 0 and 1, got 1"):
         dither.evaluation.train_holdout_split([1, 2, 3], holdout=1.0)
+
+
+def test_a_schema_has_the_target_and_its_bounds(tmp_path: Path) -> None:
+    table, file = patients(500), tmp_path / "patients.csv"
+    table.to_csv(file, index=False)
+    few: dict[str, Any] = {"epsilon": 3.0, "steps": 5, "random_state": 0}
+    for model, y, given in (
+        (PrivateLogisticRegression(schema=SCHEMA, **few), table["ill"], {}),
+        (PrivateGAMRegressor(schema=COSTS, **few), table["cost"], {"target_bounds": (0, 1000)}),
+    ):
+        model.fit(table)
+        expected = dither.evaluate(model, table, y, **MUCH, **given)
+        for each in (table, pl.from_pandas(table), file):
+            assert dither.evaluate(model, each, **MUCH) == expected
+    with pytest.raises(TypeError, match="y must be given for a model without a schema"):
+        dither.evaluate(MODEL, X, **MUCH)

@@ -107,6 +107,8 @@ def test_a_missing_cell_of_a_parquet_file_changes_no_other(tmp_path: Path) -> No
         ("table.csv", b"", "must have a header line, but is empty"),
         ("table.csv", b"\n\n", "must have a header line, but is empty"),
         ("table.csv", b"1,2\n3,4\n", "must begin with a header line, got numbers"),
+        ("table.csv", b"age;code\n3;secret\n", "looks separated by ';': save it with commas"),
+        ("table.csv", b"age\tcode\n3,5\tsecret\n", "looks separated by tabs: save it with"),
         ("table.csv", b"age,\n3,4\n", "must name every column, but column 2 has no name"),
         ("table.csv", b"age,secret,secret\n3,4,5\n", "columns 2 and 3 have the same name"),
         ("table.csv", b"age,code\nsecret,4\nsecret\n", "line 3 must have 2 cells, got 1"),

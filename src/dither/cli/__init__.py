@@ -31,6 +31,7 @@ from dither.cli.options import check_options
 _COMMANDS = (schema, train, predict, report, plan, explore, account, audit, ledger, theory, doctor)
 
 _FILES = {
+    "check",
     "data",
     "draft",
     "ledger",
@@ -51,6 +52,8 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
+        if self.prog.endswith(f" {ledger.NAME}") and "invalid choice" in message:
+            message += f"; to show a ledger: {self.prog} show FILE"
         self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 

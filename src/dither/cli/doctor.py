@@ -82,6 +82,7 @@ def _check_packages() -> Iterator[Finding]:
 
 _EXTRAS = {
     "opacus": "dither.integrations.opacus",
+    "parquet": "tables in .parquet files",
     "transformers": "dither.integrations.transformers",
 }
 """Extras for users, and what they are for; the others are for developers."""

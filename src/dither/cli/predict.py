@@ -102,14 +102,17 @@ def _predict(model: Any, records: Any) -> "pd.DataFrame":
 
 def _with_id(predictions: "pd.DataFrame", arguments: argparse.Namespace) -> "pd.DataFrame":
     """Return predictions after a column of the table, which the schema may ignore."""
-    from dither.schema.tables import check_columns, read_table
+    from dither.schema.tables import read_table
 
     if arguments.id in predictions.columns:
         raise validate.InvalidValueError(
             f"id must be no column of the predictions, got {arguments.id!r}"
         )
     table = read_table(arguments.table, [arguments.id])
-    check_columns([arguments.id], table.columns)
+    if arguments.id not in table.columns:
+        raise validate.InvalidValueError(
+            f"--id must be a column of {arguments.table!r}, got {arguments.id!r}"
+        )
     predictions.insert(0, arguments.id, table[arguments.id].to_numpy())
     return predictions
 

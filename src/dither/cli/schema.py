@@ -1,14 +1,15 @@
-"""Draft the public schema of a table: column names, inferred kinds, and lines to fill in."""
+"""Draft the public schema of a table, or check that a schema fits it before anything is spent."""
 
 import argparse
 import shlex
 import sys
+from dataclasses import asdict
 
 from dither import validate
 from dither.cli.options import print_json
 
 NAME = "schema"
-HELP = "draft the public schema of a table, to be filled in and confirmed"
+HELP = "draft the public schema of a table, to be filled in and confirmed, or check one"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read bounds and values off the table; confirm that each of them is public",
     )
+    parser.add_argument(
+        "--check",
+        default=argparse.SUPPRESS,
+        metavar="SCHEMA",
+        help="print which share of the cells this schema does not understand, and draft nothing; "
+        "the figures are private",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the next steps")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the draft, and print what comes next."""
+    """Write the draft, and print what comes next; or check a schema."""
+    if hasattr(arguments, "check"):
+        _check(arguments)
+        return
     file = validate.output_file((".toml",), output=arguments.draft)
     if file.exists():
         raise validate.InvalidValueError(f"output must be a new file, but {str(file)!r} exists")
@@ -48,8 +59,20 @@ def run(arguments: argparse.Namespace) -> None:
     left = len(made.to_fill)
     what = f'fill in the {left} lines with "?"' if left else "check the lines that were read off"
     train = shlex.join(["dither", "train", "--data", arguments.table, "--schema", str(file)])
+    check = shlex.join(["dither", "schema", arguments.table, "--check", str(file)])
     sys.stdout.write(
         f"{str(file)!r} is a draft: {what} from public knowledge, confirm the rest, and set "
         "confirmed = true.\n"
-        f"Then: {train}\n"
+        f"Then: {check}\n"
+        f"      {train}\n"
     )
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from dither.schema import Schema
+
+    found = Schema.load(arguments.check).check(arguments.table)
+    if arguments.json:
+        print_json({**asdict(found), "marked": found.marked, "is_private": True})
+    else:
+        sys.stdout.write(f"{found}\n")

@@ -25,12 +25,16 @@ _SETTINGS = (
 )  # fmt: skip
 
 
+EPSILON, TABLE_EPSILON = 3.0, 1.0
+"""ε where none is given; that of tables is the estimators' own."""
+
+
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of a recipe that are given; dither chooses the others."""
     given = {name: getattr(arguments, name) for name in _SETTINGS if hasattr(arguments, name)}
     if hasattr(arguments, "schedule"):
         given["stepsizes"] = parse_schedule(arguments)
-    return given
+    return {"epsilon": EPSILON, **given}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}", type=number, default=argparse.SUPPRESS, metavar=metavar, help=text
         )
     budget = parser.add_argument_group("budget")
-    budget.add_argument("--epsilon", type=number, default=3.0, help="ε, the target")
+    budget.add_argument(
+        "--epsilon",
+        type=number,
+        default=argparse.SUPPRESS,
+        help=f"ε, the target; default: {TABLE_EPSILON:g} for a table, else {EPSILON:g}",
+    )
     budget.add_argument(
         "--delta", type=number, default=argparse.SUPPRESS, help="δ; default: 1/(10·n)"
     )

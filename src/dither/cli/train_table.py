@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dither import validate
 from dither.cli.options import TABLE_MODELS, parse_schedule, print_json
+from dither.cli.train_options import TABLE_EPSILON
 from dither.types import rounded
 
 if TYPE_CHECKING:
@@ -89,9 +90,9 @@ class _Trained:
 def run(arguments: argparse.Namespace) -> None:
     """Read, train, save, evaluate where it is paid for, and print."""
     check(arguments)
+    schema = _read_schema(arguments)
     directory = Path(getattr(arguments, "run_dir", _default_directory(arguments.data)))
     _check_new(directory)
-    schema = _read_schema(arguments)
     parts = _split(arguments, schema.read(arguments.data))
     test = getattr(arguments, "public_test", None)
     public = None if test is None else schema.read(test)
@@ -112,7 +113,8 @@ def _default_directory(data: str) -> str:
 def _check_new(directory: Path) -> None:
     if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
         raise validate.InvalidValueError(
-            f"run_dir must be new or empty, got {str(directory)!r}: give another with --run-dir"
+            f"run_dir must be new or empty, got {str(directory)!r}: give another with --run-dir; "
+            "another run costs ε again"
         )
 
 
@@ -181,7 +183,7 @@ def _train(
         schema,
         parts.train_size,
         model=arguments.model,
-        epsilon=arguments.epsilon,
+        epsilon=getattr(arguments, "epsilon", TABLE_EPSILON),
         dataset_size=parts.train_size,
         random_state=getattr(arguments, "seed", None),
         ledger=ledger,
@@ -291,7 +293,8 @@ def _print(arguments: argparse.Namespace, trained: _Trained) -> None:
         "model": type(estimator).__name__,
         "features": f"{trained.features:,} of {len(estimator.schema_.columns):,} columns",
         "records": f"n = {plan.dataset_size:,}",
-        "budget": f"ε = {rounded(plan.bound.epsilon, 4)}, δ = {rounded(plan.bound.delta, 3)}",
+        "budget": f"ε = {rounded(plan.bound.epsilon, 4)}, δ = {rounded(plan.bound.delta, 3)}"
+        + ("" if hasattr(arguments, "epsilon") else f" (default: --epsilon {TABLE_EPSILON:g})"),
         "training": f"{plan.steps:,} steps, batch size {plan.batch_size:,}, clip norm "
         f"{plan.clip_norm:g}",
         **metrics,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dither.estimators.bounds import (
@@ -30,6 +30,7 @@ from dither.estimators.bounds import (
     target_scaling,
 )
 from dither.estimators.leaks import Leaks
+from dither.estimators.records import validate_records
 from dither.estimators.weights import class_factors, sample_factors
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
@@ -38,6 +39,7 @@ from dither.schedules import parse
 from dither.schema import Ignored, Schema
 from dither.schema.encoder import as_schema
 from dither.training import TrainResult
+from dither.training.run_directory import is_taken
 from dither.training.statement import statement
 from dither.types import FloatArray, PrivacyBound
 from dither.validate import InvalidTypeError, InvalidValueError
@@ -130,6 +132,9 @@ class PrivateEstimator(BaseEstimator, ABC):
         """
         from dither.estimators.saving import save
 
+        check_is_fitted(self, "privacy_")
+        if is_taken(Path(directory)):
+            raise InvalidValueError(f"run directory must be new or empty, got {str(directory)!r}")
         save(self, directory, data=data, purpose=purpose, part=part, metrics=metrics)
         return Path(directory)
 
@@ -171,16 +176,20 @@ class PrivateEstimator(BaseEstimator, ABC):
         Numeric targets are in double precision. Estimators that encode features add the leaks of
         that.
         """
-        is_numeric = self._task == "regression"
         if self.schema is None:
-            X, y = validate_data(
-                self, X, y, y_numeric=is_numeric, ensure_min_samples=2, **self._validation_options
+            X, y = validate_records(
+                self,
+                X,
+                y,
+                y_numeric=self._task == "regression",
+                ensure_min_samples=2,
+                **self._validation_options,
             )
         else:
             X, y = self._encode_records(X, y)
         weights = sample_factors(X, sample_weight, self.max_weight)
         self._is_weighted = weights is not None
-        return X, np.asarray(y, np.float64) if is_numeric else y, weights
+        return X, y, weights
 
     def _encode_records(self, X: Any, y: Any) -> tuple[FloatArray, NDArray[Any]]:
         """Return the features and targets of a table, as the schema says."""
@@ -228,7 +237,7 @@ class PrivateEstimator(BaseEstimator, ABC):
         """Return the features of records to predict."""
         check_is_fitted(self, "privacy_")
         if self.schema is None:
-            return validate_data(self, X, reset=False, **self._validation_options)
+            return validate_records(self, X, reset=False, **self._validation_options)
         return self._encode(_read_table(self.schema_, X))
 
     def _public_bounds(self, X: Any, names: Any, leaks: Leaks) -> dict[str, Any]:

@@ -198,6 +198,10 @@ class TargetScaling:
         """Return the targets, clipped to the bounds and mapped to −1 … 1."""
         return np.clip((y - self.center) / self.half_range, -1.0, 1.0)
 
+    def clip_to_bounds(self, y: FloatArray) -> FloatArray:
+        """Return targets, or predictions of them, clipped to the bounds."""
+        return np.clip(y, self.center - self.half_range, self.center + self.half_range)
+
 
 def target_scaling(y: FloatArray, target_bounds: Any, leaks: Leaks) -> TargetScaling:
     """Return the scaling by the given bounds; for None by the data's own, which is a leak."""

@@ -309,6 +309,7 @@ class PrivateLinearRegression(RegressorBase, Linear):
     """
 
     def _store_targets(self, targets: TargetScaling) -> None:
+        super()._store_targets(targets)
         self.coef_ = self.coef_[0] * targets.half_range
         self._weight_noise *= targets.half_range
         self.intercept_ = float(targets.center + targets.half_range * self.intercept_[0])
@@ -317,5 +318,6 @@ class PrivateLinearRegression(RegressorBase, Linear):
         return squared_loss(targets)
 
     def predict(self, X: Any) -> FloatArray:
-        """Return the expected target of every record."""
-        return self._scores(X)[:, 0]
+        """Return the expected target of every record, within the bounds of the targets."""
+        scores = self._scores(X)[:, 0]
+        return self._targets.clip_to_bounds(scores)

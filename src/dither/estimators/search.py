@@ -16,13 +16,14 @@ from sklearn.model_selection import ParameterGrid
 from sklearn.utils import get_tags
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dither.accounting.rdp import ORDERS, renyi_divergences, renyi_epsilon
 from dither.accounting.selection import TrialCount, selection_divergences
 from dither.clipping import ClippedSum
 from dither.estimators.base import PrivateEstimator, public_sizes, seed_of, warn_of_delta
 from dither.estimators.leaks import Leaks, check_scaling
+from dither.estimators.records import validate_records
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source, Stream
 from dither.release import release
@@ -229,7 +230,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         """Search, within the budget, and keep the best estimator."""
         self._validate_params()
         settings, leaks = self._grid_points(), Leaks()
-        X, y = validate_data(
+        X, y = validate_records(
             self, X, y, y_numeric=not is_classifier(self.estimator), ensure_min_samples=4,
             **self.estimator._validation_options,
         )  # fmt: skip
@@ -384,7 +385,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def _call_best(self, method: str, X: Any, *more: Any) -> Any:
         check_is_fitted(self, "privacy_")
-        X = validate_data(self, X, reset=False, **self.estimator._validation_options)
+        X = validate_records(self, X, reset=False, **self.estimator._validation_options)
         return getattr(self.best_estimator_, method)(X, *more)
 
     def __sklearn_tags__(self) -> Any:

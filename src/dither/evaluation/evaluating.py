@@ -27,7 +27,7 @@ from dither.types import FloatArray
 def evaluate(
     model: Any,
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
     epsilon: float,
     delta: float | None = None,
@@ -55,15 +55,16 @@ def evaluate(
     Args:
         model: a fitted classifier with ``predict_proba`` and ``classes_``, such as a scikit-learn
             pipeline, or a regressor with ``predict``.
-        X: one record per row.
-        y: one class or number per record.
+        X: one record per row, or a table if the model has a schema.
+        y: one class or number per record; None takes the target of the table, by the model's
+            schema.
         epsilon: ε.
         delta: δ; None is 1/(10·n).
         dataset_size: n, public; None takes the number of these records as public.
         classes: the classes, public, the positive one last if there are two; None takes the
             model's.
         target_bounds: the least and the largest target, public, of a regressor; None takes the
-            model's, if it has any.
+            model's, or those of its schema, if there are any.
         bins: how many bins the predicted probabilities have; even. More are finer and noisier.
         loss_bound: log losses above it count as much as it, by default 5 for two classes and
             5 + log(K/2) for K; for regressors the largest absolute error, by default half of the
@@ -85,6 +86,7 @@ def evaluate(
     if counted < 4 or counted % 2:
         raise validate.InvalidValueError(f"bins must be even and at least 4, got {bins!r}")
     source = source_of(random_state)
+    y = _target(model, X) if y is None else y
     layout: TwoClasses | ManyClasses | Numbers
     names: tuple[Any, ...] = ()
     targets: NDArray[Any]
@@ -161,7 +163,11 @@ def _regressor(model: Any, target_bounds: Any, loss_bound: float | None) -> Numb
             "model must have predict_proba, or be a regressor with predict, got "
             f"{type(model).__name__}"
         )
-    bounds = getattr(model, "target_bounds", None) if target_bounds is None else target_bounds
+    bounds = target_bounds
+    if bounds is None:
+        bounds = getattr(model, "target_bounds", None)
+    if bounds is None:
+        bounds = getattr(getattr(model, "schema_", None), "target_bounds", None)
     if bounds is None or len(bounds) != 2 or not bounds[0] < bounds[1]:
         raise validate.InvalidValueError(
             f"target_bounds must be (least, largest), public, for a regressor, got {bounds!r}"
@@ -174,6 +180,17 @@ def _regressor(model: Any, target_bounds: Any, loss_bound: float | None) -> Numb
         )
     bound = half if loss_bound is None else validate.positive(loss_bound=loss_bound)
     return Numbers(low, high, bound)
+
+
+def _target(model: Any, table: Any) -> NDArray[Any]:
+    """Return the target of a table, by the schema of the model."""
+    schema = getattr(model, "schema_", None)
+    if getattr(schema, "target", None) is None:
+        raise validate.InvalidTypeError(
+            "y must be given for a model without a schema that has a target, got None"
+        )
+    targets: NDArray[Any] = schema.encode_target(table)  # type: ignore[union-attr]
+    return targets
 
 
 def _scores(found: Any, columns: int | None) -> FloatArray:

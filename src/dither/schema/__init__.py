@@ -9,6 +9,7 @@ cells are encoded. It encodes data frames and files and learns nothing from them
 [[0.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0, 0.0]]
 """
 
+from dither.schema.checking import Fit
 from dither.schema.columns import Category, Column, Ignored, Number, Text, YesNo
 from dither.schema.drafting import Draft, draft
 from dither.schema.encoder import SchemaEncoder
@@ -19,6 +20,7 @@ __all__ = [
     "Category",
     "Column",
     "Draft",
+    "Fit",
     "Ignored",
     "Number",
     "Schema",

@@ -31,13 +31,15 @@ _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4
 _CODE = re.compile(r"[+-]?0\d+")
 _NO_NUMBER = {"na", "n/a", "nan", "null", "none", "unknown", "-", "?"}
 
+_MISSING = "; if cells can be missing, add a line: missing = VALUE, a usual one"
 _READ = "READ OFF THE TABLE: confirm that it is public, or replace it"
 _HEAD = """\
 # Draft of the public schema of {name}. A schema is as public as the model that it goes with.
 # 1. Replace each "?" by public knowledge: what is known without looking at the rows.
 # 2. Check each line that is marked INFERRED, GUESSED or READ OFF THE TABLE in the same way.
 # 3. Set confirmed = true.
-# Numbers may also have: missing = 40 (a public value for missing cells, and a feature that says
+# Kinds: "number" (bounds), "category" (values), "yes/no" (yes, no), "text" (buckets), "ignored".
+# Numbers may also have: missing = VALUE (a public value for missing cells, and a feature that says
 # so), scale = "log" (for heavy tails), knots = [0, 18, 65, 120] (for splines).
 confirmed = false  # true: everything in this file is public knowledge, names of columns included
 """
@@ -145,14 +147,12 @@ class _Cells:
         texts: the distinct texts, in sorted order.
         rows: how many cells are not missing.
         numbers: the finite numbers, if all cells are numbers that are not missing.
-        has_missing: whether a cell is missing, or no number among numbers.
         dtype: of the column.
     """
 
     texts: list[str]
     rows: int
     numbers: FloatArray | None
-    has_missing: bool
     dtype: Any
 
     @classmethod
@@ -168,7 +168,7 @@ class _Cells:
             values = as_numbers(cells)
             numbers = values[np.isfinite(values)]
             rows = int(np.isfinite(values).sum())
-        return cls(texts, rows, numbers, rows < len(cells), cells.dtype)
+        return cls(texts, rows, numbers, cells.dtype)
 
     @property
     def is_yes_no(self) -> bool:
@@ -204,7 +204,7 @@ def _column(name: str, cells: _Cells, fill: bool) -> tuple[dict[str, Any], dict[
     if cells.is_yes_no:
         return {"kind": "yes/no"}, _inferred()
     if cells.numbers is not None and cells.numbers.size:
-        return _number(cells, cells.numbers, fill)
+        return _number(cells.numbers, fill)
     return _text(cells, fill)
 
 
@@ -222,19 +222,14 @@ def _text(cells: _Cells, fill: bool) -> tuple[dict[str, Any], dict[str, str]]:
     return {"kind": "category", "values": PLACEHOLDER}, {**_inferred(), "values": note}
 
 
-def _number(
-    cells: _Cells, numbers: FloatArray, fill: bool
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _number(numbers: FloatArray, fill: bool) -> tuple[dict[str, Any], dict[str, str]]:
     fields: dict[str, Any]
     if not fill:
         note = "FILL IN: the smallest and the largest possible number, such as [0, 120]"
         fields = {"kind": "number", "bounds": [PLACEHOLDER, PLACEHOLDER]}
-        return fields, {**_inferred(), "bounds": note}
+        return fields, {**_inferred(), "bounds": note + _MISSING}
     bounds = _outwards(float(numbers.min()), float(numbers.max()))
-    fields = {"kind": "number", "bounds": bounds}
-    if cells.has_missing:
-        fields["missing"] = _short(sum(bounds) / 2.0)
-    return fields, {**_inferred(), **dict.fromkeys((*fields,)[1:], _READ)}
+    return {"kind": "number", "bounds": bounds}, {**_inferred(), "bounds": _READ + _MISSING}
 
 
 def _target(cells: _Cells, fill: bool) -> tuple[dict[str, Any], dict[str, str]]:

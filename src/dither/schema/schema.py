@@ -15,9 +15,17 @@ from scipy import sparse
 
 from dither import validate
 from dither.schema.cells import as_numbers
+from dither.schema.checking import Fit, shares_of, used
 from dither.schema.columns import Column, Entries, Features, Ignored, Number
 from dither.schema.parsing import FILES, as_dict, named, parse_dict, parse_file
-from dither.schema.tables import as_series, check_columns, columns_of, is_path, read_table
+from dither.schema.tables import (
+    as_series,
+    check_columns,
+    column_names,
+    columns_of,
+    is_path,
+    read_table,
+)
 from dither.schema.target import Target
 from dither.schema.toml import toml_key, toml_table
 from dither.validate import InvalidTypeError, InvalidValueError
@@ -197,6 +205,21 @@ class Schema:
         is_column = not isinstance(table, Mapping | pd.DataFrame) and not hasattr(table, "columns")
         return self.target.encode(
             as_series(table, name) if is_column else columns_of(table, [name])[name]
+        )
+
+    def check(self, table: Any) -> Fit:
+        """Return how well the schema fits a table: exact, private figures to look at locally.
+
+        Args:
+            table: a table as `encode` takes it; columns may be absent.
+        """
+        table = read_table(table) if is_path(table) else table
+        kinds, names = used(self.columns, self.target), [*map(str, column_names(table))]
+        cells = columns_of(table, [name for name in kinds if name in names])
+        return Fit(
+            {name: shares_of(kinds[name], each) for name, each in cells.items()},
+            tuple(name for name in kinds if name not in names),
+            tuple(name for name in names if name not in kinds and name not in self.columns),
         )
 
     def feature_slices(self, *, numbers: str = "linear", bins: int = 16) -> dict[str, slice]:

@@ -133,6 +133,7 @@ def _read_csv(file: Path, names: Collection[str] | None) -> pd.DataFrame:
         raw = gzip.decompress(raw)
     raw = raw.removeprefix(codecs.BOM_UTF8)
     header = _header(raw, file)
+    _check_separator(header, file)
     _check_rows(raw, len(header), file)
     wanted = [name for name in header if names is None or name in names]
     # Text cells stay as they are: "007", "NA" and "1.0" too.
@@ -168,6 +169,13 @@ def _header(raw: bytes, file: Path) -> list[str]:
             same = f"columns {first + 1} and {index + 1} have the same name"
             raise table_error(file, f"must begin with a header line of different names, but {same}")
     return names
+
+
+def _check_separator(header: list[str], file: Path) -> None:
+    """Raise if the only column's name looks like several."""
+    for separator, shown in ((";", "';'"), ("\t", "tabs")):
+        if len(header) == 1 and separator in header[0]:
+            raise table_error(file, f"looks separated by {shown}: save it with commas")
 
 
 def _is_number(text: str) -> bool:

@@ -12,6 +12,7 @@ from dither.schema.cells import as_numbers, lookup
 from dither.schema.values import finite_pair, items, labels
 from dither.validate import InvalidTypeError, InvalidValueError
 
+_MOST_SHOWN = 20
 _SUM_TOLERANCE = 0.01  # shares are often given with two digits
 
 
@@ -71,7 +72,7 @@ class Target:
             if np.isnan(numbers).any():
                 raise InvalidValueError(
                     f"target {self.column!r} must have a number in every row; some cells are "
-                    "missing or no numbers"
+                    "missing or no numbers: drop or correct those rows first"
                 )
             return np.clip(numbers, *self.bounds)
         classes = np.array(self.classes)
@@ -79,9 +80,14 @@ class Target:
         if (place < 0).any():
             raise InvalidValueError(
                 f"target {self.column!r} must have one of the {len(classes)} declared classes in "
-                "every row; some cells are missing or another value"
+                f"every row, {_shown(classes.tolist())}; some cells are missing or another value: "
+                "drop or correct those rows first"
             )
         return np.asarray(classes[place])
+
+
+def _shown(classes: list[Any]) -> str:
+    return ", ".join(map(repr, classes[:_MOST_SHOWN])) + ", …" * (len(classes) > _MOST_SHOWN)
 
 
 def _checked_classes(classes: Any) -> tuple[str, ...] | tuple[int, ...]:

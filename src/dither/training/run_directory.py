@@ -291,8 +291,7 @@ class RunDirectory:
 def check_directory(path: str | Path, *, resume: bool) -> Path:
     """Return a run directory, if it is new or empty, or has a run to resume."""
     directory = Path(path)
-    is_taken = directory.is_file() or (directory.is_dir() and _names(directory) - {CANARIES})
-    if is_taken and not (resume and (directory / PLAN).exists()):
+    if is_taken(directory) and not (resume and (directory / PLAN).exists()):
         also = (
             f"and it has no {PLAN} to resume from"
             if resume
@@ -302,6 +301,11 @@ def check_directory(path: str | Path, *, resume: bool) -> Path:
             f"run directory must be new or empty, got {str(directory)!r}: {also}"
         )
     return directory
+
+
+def is_taken(directory: Path) -> bool:
+    """Return whether no run can begin there: it is a file, or has files."""
+    return directory.is_file() or (directory.is_dir() and bool(_names(directory) - {CANARIES}))
 
 
 def _names(directory: Path) -> set[str]:
