@@ -16,9 +16,9 @@ from torch import Tensor
 
 from dither.clipping.clip import Clip, ClippedSum, bounded_weights, full_precision
 
-_ROWS, _ROWS_OF_ONE_SCORE = 2**10, 2**12
+_ROWS, _ROWS_OF_ONE_SCORE = 2**10, 2**13
 """How many rows are summed in their own precision before they are added to a sum in float64. The
-rounding of float32 then takes about a fourth of `dither.release.margin`."""
+rounding of float32 then takes about a third of `dither.release.margin`."""
 
 _LOST = 1e-150
 """More than the norm of any row whose squares vanish in float64: norms stay upper bounds."""
