@@ -259,12 +259,12 @@ def test_a_schema_has_the_target_and_its_bounds(tmp_path: Path) -> None:
     table, file = patients(500), tmp_path / "patients.csv"
     table.to_csv(file, index=False)
     few: dict[str, Any] = {"epsilon": 3.0, "steps": 5, "random_state": 0}
-    for model, y, given in (
-        (PrivateLogisticRegression(schema=SCHEMA, **few), table["ill"], {}),
-        (PrivateGAMRegressor(schema=COSTS, **few), table["cost"], {"target_bounds": (0, 1000)}),
+    for model, y, bounds in (
+        (PrivateLogisticRegression(schema=SCHEMA, **few), table["ill"], None),
+        (PrivateGAMRegressor(schema=COSTS, **few), table["cost"], (0, 1000)),
     ):
         model.fit(table)
-        expected = dither.evaluate(model, table, y, **MUCH, **given)
+        expected = dither.evaluate(model, table, y, target_bounds=bounds, **MUCH)
         for each in (table, pl.from_pandas(table), file):
             assert dither.evaluate(model, each, **MUCH) == expected
     with pytest.raises(TypeError, match="y must be given for a model without a schema"):
