@@ -46,11 +46,9 @@ class Ledger:
     """
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
-        place = Path(path)
-        if place.is_dir() or (create and not place.exists() and not place.suffix):
-            if create:
-                place.mkdir(parents=True, exist_ok=True)
-            place = place / FILE
+        place = ledger_file(path) if create else _in_directory(Path(path))
+        if create and place.name == FILE:
+            place.parent.mkdir(parents=True, exist_ok=True)
         self._store, self._mutex = Store(place, is_new=create), Lock()
         self._part: tuple[str, str] | None = None
 
@@ -286,6 +284,17 @@ def account_for(
         return Account(lambda: ledger, name=name, is_seeded=is_seeded)
     open_ledger = partial(Ledger, ledger) if isinstance(ledger, str | Path) else ledger
     return Account(open_ledger, name=name, is_seeded=is_seeded, owns_ledger=True)
+
+
+def ledger_file(path: str | Path) -> Path:
+    """Return the file of a ledger that is given as a file or as a directory, new or not."""
+    place = Path(path)
+    is_new_directory = not place.exists() and not place.suffix
+    return place / FILE if is_new_directory else _in_directory(place)
+
+
+def _in_directory(place: Path) -> Path:
+    return place / FILE if place.is_dir() else place
 
 
 def _reopen(path: Path, part: tuple[str, str] | None) -> Ledger:

@@ -50,6 +50,7 @@ class TrainResult:
         factor: of the learning rate, as the plan's search has chosen it; None without a search.
         weight_noise: of `train_linear`, about the standard deviation of the noise in each weight:
             what it would be without the loss, which draws weights back.
+        run: the name of the run in its ledger; None without one.
         metrics: the last metrics on public data.
 
     Example:
@@ -71,6 +72,7 @@ class TrainResult:
     recipe: Recipe | None = None
     factor: float | None = None
     weight_noise: float | None = None
+    run: str | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -212,7 +214,7 @@ def train(
     result = TrainResult(
         model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
         tuple((run if directory is None else directory).derived_from_private_data), by.recipe,
-        private.factor,
+        private.factor, run=private.run,
     )  # fmt: skip
     private.close()
     if directory is not None:
