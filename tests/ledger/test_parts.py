@@ -14,6 +14,7 @@ from dither import accounting
 from dither.accounting import BudgetExceededError, Odometer
 from dither.accounting.gaussian import gaussian_delta
 from dither.cli import main
+from dither.evaluation import new_split
 from dither.ledger import Ledger
 from dither.ledger.entries import RunEntry, to_text
 
@@ -52,6 +53,12 @@ def test_parts_of_different_splits_add_up(tmp_path: Path) -> None:
     found = registered(new(tmp_path), *runs, (C, None))
     choices = (together(x, y, C) for x in (A, B) for y in (C, A))
     assert found == max(choices)
+
+
+def test_of_two_draws_a_record_may_be_in_both_expensive_parts(tmp_path: Path) -> None:
+    one, two = new_split(), new_split()
+    runs = (A, (one, "train")), (B, (one, "holdout")), (B, (two, "train")), (A, (two, "holdout"))
+    assert registered(new(tmp_path), *runs) == together(A, A) > together(A, B)
 
 
 def test_more_than_64_choices_all_add_up(tmp_path: Path) -> None:

@@ -150,8 +150,7 @@ def _read_schema(arguments: argparse.Namespace) -> "Schema":
 
 def _split(arguments: argparse.Namespace, table: "pd.DataFrame") -> _Parts:
     """Return all records, or those of a random split."""
-    from dither.evaluation import train_holdout_split
-    from dither.ledger.entries import new_name
+    from dither.evaluation import new_split, train_holdout_split
 
     is_counted = not hasattr(arguments, "dataset_size")
     n = len(table) if is_counted else int(arguments.dataset_size)
@@ -161,7 +160,7 @@ def _split(arguments: argparse.Namespace, table: "pd.DataFrame") -> _Parts:
         table, holdout=arguments.holdout, random_state=getattr(arguments, "seed", None)
     )
     sizes = [max(1, round(share * n)) for share in (1.0 - arguments.holdout, arguments.holdout)]
-    return _Parts(train, holdout, new_name(), is_counted, *sizes)
+    return _Parts(train, holdout, new_split(), is_counted, *sizes)
 
 
 def _train(

@@ -76,7 +76,9 @@ class Ledger:
         way. A cap is kept for every choice, and so is the filter behind it.
 
         Args:
-            split: the name of the split; one name for one draw.
+            split: the name of the split, from `dither.evaluation.new_split`. A name stands for one
+                draw: a record may be in another part of the next, and under the same name its costs
+                would not be added.
             part: the name of the part that the runs have.
 
         Example:
@@ -85,8 +87,9 @@ class Ledger:
             ...     [4.0], delta=1e-5, dataset_size=100, batch_size=100
             ... )
             >>> ledger = Ledger(tempfile.mkdtemp())
+            >>> split = dither.evaluation.new_split()
             >>> for name in ("training", "holdout"):
-            ...     ledger.part("tenth", name).register(plan).finish(0, 4.0)
+            ...     ledger.part(split, name).register(plan).finish(0, 4.0)
             >>> ledger.total(1e-5).epsilon == plan.bound.epsilon
             True
         """
