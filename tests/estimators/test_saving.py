@@ -31,6 +31,7 @@ from dither.estimators import (
 )
 from dither.ledger import Ledger
 from dither.reports.report import run_report
+from dither.reports.text import odds
 from dither.schedules import AdaGradNorm
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -248,6 +249,8 @@ def test_leaks_and_weights_are_kept(tmp_path: Path) -> None:
     assert "NOT PROVEN: the classes were derived" in text or "NOT PROVEN: the features were" in text
     assert "Sample weights were given" in text
     report = run_report(path)
+    assert "Sample weights were given" in " ".join(report.statement)
+    assert "Sample weights were given" in dict(odds(report))["Weights"]
     assert report.claim.verdict == "conditional"
     assert {*report.derived_from_private_data} == {
         "the classes", "the means and variances of the features"

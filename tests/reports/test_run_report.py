@@ -44,6 +44,15 @@ def test_a_finished_run_has_the_bound_and_the_statement_of_the_result(tmp_path: 
     assert report.fingerprints == (result.plan.fingerprint,)
 
 
+def test_weights_of_records_are_an_assumption_that_is_said(tmp_path: Path) -> None:
+    for name, weights in (("plain", None), ("weighted", lambda y: 0.5 + 0.0 * y)):
+        result = trained(tmp_path / name, record_weights=weights)
+        report = run_report(tmp_path / name)
+        assert " ".join(report.statement) == " ".join(statement(result).split())
+        assert ("Sample weights were given" in report.statement[-1]) is (weights is not None)
+        assert ("Weights" in dict(odds(report))) is (weights is not None)
+
+
 def test_averaging_is_measured_with_and_without(tmp_path: Path) -> None:
     averaged = trained(tmp_path / "a", evaluate=public(), averaging="tail", seed=7)
     plain = trained(tmp_path / "b", evaluate=public(), seed=7)

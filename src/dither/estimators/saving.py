@@ -194,7 +194,7 @@ def describe_module(
         "targets": None,
         "norm": None,
         "leaks": [derived_clause(each) for each in result.derived_from_private_data],
-        "is_weighted": False,
+        "is_weighted": result.is_weighted,
         "weight_noise": None,
         "has_schema": False,
     }

@@ -71,6 +71,7 @@ class Result:
     factor: float | None
     metrics: dict[str, float]
     derived_from_private_data: tuple[str, ...]
+    is_weighted: bool = False
 
 
 @final
@@ -246,6 +247,7 @@ def _result(text: str) -> Result:
         factor=found.get("factor"),
         metrics=_metrics(found["metrics"]),
         derived_from_private_data=tuple(found["derived_from_private_data"]),
+        is_weighted=bool(found.get("is_weighted")),
     )
 
 

@@ -9,7 +9,7 @@ from dither.reports.odds import group_privacy, membership_odds, percent, times
 from dither.reports.report import RunReport
 from dither.reports.scale import strength
 from dither.training.run_directory import RESULT
-from dither.training.statement import guarantee, public_size
+from dither.training.statement import WEIGHTED, guarantee, public_size
 from dither.types import PrivacyBound, rounded
 
 _GUESSES = {
@@ -140,6 +140,8 @@ def _conditions(report: RunReport, bound: PrivacyBound) -> Iterator[tuple[str, s
     facts, ledger, evaluation = report.facts, report.ledger, report.evaluation
     if facts is not None:
         yield "Taken as public", f"{public_size(facts)}."
+        if facts.is_weighted:
+            yield "Weights", WEIGHTED
         if bound.delta * facts.dataset_size >= 1.0:
             yield (
                 "Large δ",

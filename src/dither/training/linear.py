@@ -154,8 +154,9 @@ def train_linear(
     if isinstance(plan, Plan):
         noise = _weight_noise(plan, standardizing, momentum, weighting) / scale
     return TrainResult(
-        model, plan, bound, run.state.steps, tuple(history), seed, weight_noise=noise, run=run.name
-    )
+        model, plan, bound, run.state.steps, tuple(history), seed, weight_noise=noise,
+        run=run.name, is_weighted=record_weights is not None,
+    )  # fmt: skip
 
 
 def _check_public(model: nn.Linear, public: Public, loss: Loss) -> None:
