@@ -249,6 +249,9 @@ def test_leaks_and_weights_are_kept(tmp_path: Path) -> None:
     assert "NOT PROVEN: the classes were derived" in text or "NOT PROVEN: the features were" in text
     assert "Sample weights were given" in text
     report = run_report(path)
+    ledger = Ledger(path)
+    assert not ledger.total(model.privacy.delta).is_upper_bound
+    assert not ledger.total_of(report.run or "", delta=model.privacy.delta).is_upper_bound
     assert "Sample weights were given" in " ".join(report.statement)
     assert "Sample weights were given" in dict(odds(report))["Weights"]
     assert report.claim.verdict == "conditional"

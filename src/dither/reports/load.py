@@ -166,9 +166,12 @@ class RunFiles:
 
     @property
     def derived_from_private_data(self) -> tuple[str, ...]:
-        """What run.json or result.json lists."""
+        """What run.json or result.json lists; never empty if the ledger has a condition."""
         lists = [each.derived_from_private_data for each in (self.about, self.result) if each]
-        return tuple(dict.fromkeys(value for values in lists for value in values))
+        found = tuple(dict.fromkeys(value for values in lists for value in values))
+        run = None if self.ledger is None else self.ledger.run
+        is_conditional = run is not None and run.entry.is_conditional
+        return found or (("a setting",) if is_conditional else ())
 
 
 def load_run(path: str | Path) -> RunFiles:
@@ -365,7 +368,8 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
             math.inf, entry.delta, "none", entry.sampling, adjacency, is_upper_bound=False
         )
         return infinite, infinite
-    spent = ledger.total_of(entry.run, delta=entry.delta)
+    # A condition is in `derived_from_private_data`: here it is taken as given.
+    spent = replace(ledger.total_of(entry.run, delta=entry.delta), is_upper_bound=True)
     if not run.is_open and run.spent:
         return spent, spent
     full_plan = accounting.epsilon(

@@ -190,6 +190,7 @@ class RunDirectory:
 
     def _open(self, *, create: bool) -> Ledger:
         ledger = Ledger(self._ledger_path, create=create)
+        ledger = ledger.conditional() if self.derived_from_private_data else ledger
         return ledger if self._part is None else ledger.part(*self._part)
 
     def _write_plan(self, plan: str, recipe: Recipe | None) -> None:
