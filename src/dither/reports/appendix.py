@@ -157,7 +157,7 @@ def _ledger(report: RunReport) -> Iterator[Block]:
         ("Composition", COMPOSITION_TEXT[ledger["composition"]]),
         ("Cap", limit),
     ]
-    bound, spent = report.claim.bound, report.claim.spent
+    bound, spent = report.claim.training, report.claim.spent
     if bound and spent and 1.01 * spent.epsilon < bound.epsilon < math.inf:
         counted = f"ε = {rounded(spent.epsilon, 4)}, from the least noise that was registered"
         rows.append(("This run, in the total", counted))
