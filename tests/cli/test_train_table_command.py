@@ -18,6 +18,8 @@ from dither.cli import main
 from dither.data import directory
 from dither.evaluation import Evaluation
 from dither.ledger import Ledger
+from dither.reports import run_report
+from dither.types import rounded
 
 RECORDS = 400
 COLUMNS = {
@@ -183,9 +185,26 @@ def test_of_training_and_evaluation_on_a_split_the_larger_cost_counts(
     total = ledger.total(model.privacy.delta).epsilon
     assert total == max(model.privacy.epsilon, evaluation.privacy.epsilon)
     assert f"the larger of both costs counts: ε = {total:.4g}" in out
+    assert run_report("patients-run").claim.bound.epsilon == total  # type: ignore[union-attr]
     # Another draw is another split: it adds up.
     run([*argv, "--ledger", str(ledger.path), "--run-dir", "again", "--quiet"], capsys)
     assert ledger.total(model.privacy.delta).epsilon > 2.0
+
+
+def test_an_evaluation_that_costs_more_than_the_training_is_what_is_claimed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = [*TRAIN, "--epsilon", "0.3", "--holdout", "0.2", "--evaluate-epsilon", "2"]
+    out = run([*argv, "--quiet"], capsys)
+    evaluation = Evaluation.from_json(Path("patients-run/evaluation.json").read_text("utf-8"))
+    assert f"(ε = {rounded(evaluation.privacy.epsilon, 4)}, " in out
+    assert "training ε = 0.3, evaluation ε = 2" in out
+    run(["report", "patients-run", "-o", "report.json"], capsys)
+    report = json.loads(Path("report.json").read_text(encoding="utf-8"))
+    assert report["headline"]["title"].startswith("At most ε = 2 at")
+    assert "Training costs ε = 0.3 at" in report["odds"]["text"]["Evaluation"]
+    assert report["claim"]["bound"]["epsilon"] == evaluation.privacy.epsilon
+    assert report["reading"].startswith("An ε of 2 ")
 
 
 def test_the_parts_of_a_split_are_all_records(
@@ -218,6 +237,8 @@ def test_a_cap_is_checked_before_training(capsys: pytest.CaptureFixture[str]) ->
 def test_a_seeded_run_repeats_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [*TRAIN, "--seed", "7", "--holdout", "0.2", "--evaluate-epsilon", "1", "--json"]
     one, two = (json.loads(run([*argv, "--run-dir", name], capsys)) for name in ("one", "two"))
+    names = [each["evaluation"].pop("run") for each in (one, two)]
+    assert names == [[*Ledger(name).runs][-1] for name in ("one", "two")]
     assert {**one, "run_dir": ""} == {**two, "run_dir": ""}
     assert "SEEDED with 7:" in one["statement"]
     assert one["evaluation"]["is_seeded"]

@@ -31,6 +31,7 @@ from dither.estimators import (
 )
 from dither.ledger import Ledger
 from dither.reports.report import run_report
+from dither.reports.text import odds
 from dither.schedules import AdaGradNorm
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -199,6 +200,29 @@ def test_a_shared_ledger_is_referred_to_and_not_charged_again(tmp_path: Path) ->
     assert not (tmp_path / "other").exists()
 
 
+def test_of_fits_with_the_same_plan_each_is_saved_with_its_own_run(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "shared.sqlite")
+    settings = {**CLASSES, "classes": [0, 1, 2]}
+    models = [
+        fitted(PrivateLogisticRegression(ledger=given, **settings))
+        for given in (ledger, ledger.part("split", "holdout"))
+    ]
+    paths = [model.save(tmp_path / f"run{k}") for k, model in enumerate(models)]
+    saved = [json.loads((path / "run.json").read_text())["run"] for path in paths]
+    assert saved == [*ledger.runs]
+    module = fitted(PrivateClassifier(linear, ledger=ledger, **settings))
+    assert module._result.run == [*ledger.runs][-1]
+
+
+def test_a_ledger_in_a_directory_confirms_the_run(tmp_path: Path) -> None:
+    for k, given in enumerate((tmp_path / "new", str(tmp_path / "new"))):
+        model = fitted(PrivateLogisticRegression(ledger=given, **CLASSES))
+        path = model.save(tmp_path / f"run{k}")
+        about = json.loads((path / "run.json").read_text())
+        assert about["ledger"] == str((tmp_path / "new/ledger.sqlite").resolve())
+        assert run_report(path).claim.verdict == "proven"
+
+
 def test_a_part_of_a_split_is_in_the_new_ledger(tmp_path: Path) -> None:
     model = fitted(PrivateLogisticRegression(**CLASSES))
     ledger = Ledger(model.save(tmp_path / "run", part=("split", "train")), create=False)
@@ -225,6 +249,11 @@ def test_leaks_and_weights_are_kept(tmp_path: Path) -> None:
     assert "NOT PROVEN: the classes were derived" in text or "NOT PROVEN: the features were" in text
     assert "Sample weights were given" in text
     report = run_report(path)
+    ledger = Ledger(path)
+    assert not ledger.total(model.privacy.delta).is_upper_bound
+    assert not ledger.total_of(report.run or "", delta=model.privacy.delta).is_upper_bound
+    assert "Sample weights were given" in " ".join(report.statement)
+    assert "Sample weights were given" in dict(odds(report))["Weights"]
     assert report.claim.verdict == "conditional"
     assert {*report.derived_from_private_data} == {
         "the classes", "the means and variances of the features"

@@ -14,6 +14,7 @@ from dither import accounting
 from dither.accounting import BudgetExceededError, Odometer
 from dither.accounting.gaussian import gaussian_delta
 from dither.cli import main
+from dither.evaluation import new_split
 from dither.ledger import Ledger
 from dither.ledger.entries import RunEntry, to_text
 
@@ -52,6 +53,27 @@ def test_parts_of_different_splits_add_up(tmp_path: Path) -> None:
     found = registered(new(tmp_path), *runs, (C, None))
     choices = (together(x, y, C) for x in (A, B) for y in (C, A))
     assert found == max(choices)
+
+
+def test_a_total_is_proven_only_if_all_of_its_runs_are(tmp_path: Path) -> None:
+    ledger = new(tmp_path)
+    run_all(ledger.part("s", "train"), A)
+    assert ledger.total(1e-5).is_upper_bound
+    leaky = pickle.loads(pickle.dumps(ledger.part("s", "holdout").conditional()))  # noqa: S301
+    assert leaky.split_part == ("s", "holdout")
+    run_all(leaky, B)
+    first, second = ledger.runs
+    found = [ledger.total_of(*names, delta=1e-5) for names in ([first], [second], [first, second])]
+    assert [each.is_upper_bound for each in found] == [True, False, False]
+    assert found[-1].epsilon == max(together(A), together(B))
+    assert "is_conditional" not in to_text(ledger.entries[0])[1]  # as before there were any
+
+
+def test_of_two_draws_a_record_may_be_in_both_expensive_parts(tmp_path: Path) -> None:
+    one, two = new_split(), new_split()
+    runs = (A, (one, "train")), (B, (one, "holdout")), (B, (two, "train")), (A, (two, "holdout"))
+    most = max(together(A, A), together(B, B))
+    assert registered(new(tmp_path), *runs) == most > together(A, B)
 
 
 def test_more_than_64_choices_all_add_up(tmp_path: Path) -> None:

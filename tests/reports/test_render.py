@@ -11,7 +11,9 @@ import pytest
 from playwright.sync_api import Browser
 from tests.reports.run_directories import describe, public, trained
 
+import dither
 from dither.cli import main
+from dither.ledger import Ledger
 from dither.reports import RunReport, run_report, write_report
 from dither.reports.charts import draw_svg
 from dither.reports.figures import BLUE, ORANGE
@@ -139,6 +141,8 @@ _WIDE = """() => [...document.querySelectorAll('main *, header *')].filter(each 
 def test_the_first_page_is_one_sheet_of_paper(copy: Path, tmp_path: Path, browser: Browser) -> None:
     """With everything that one run can have: schema, evaluation, and metrics on public data."""
     describe(copy)
+    plan = dither.plan(epsilon=0.13, delta=1e-3, dataset_size=99, batch_size=99, steps=1)
+    Ledger(copy).register(plan).finish(0, float(plan.least_noise[0]))
     path = write_report(run_report(copy), tmp_path / "report.html")
     page = browser.new_page()
     page.goto(path.as_uri())

@@ -17,6 +17,7 @@ import dither
 from dither.ledger import Ledger
 from dither.reports import run_report, statement
 from dither.reports.document import Charts, Table, front_of, what_of
+from dither.reports.odds import membership_odds
 from dither.reports.render import to_html, to_json
 from dither.reports.scale import DEPLOYMENTS, scale_svg
 from dither.reports.text import not_covered, odds
@@ -42,6 +43,15 @@ def test_a_finished_run_has_the_bound_and_the_statement_of_the_result(tmp_path: 
     }
     assert report.sessions[0]["versions"]["torch"] == torch.__version__
     assert report.fingerprints == (result.plan.fingerprint,)
+
+
+def test_weights_of_records_are_an_assumption_that_is_said(tmp_path: Path) -> None:
+    for name, weights in (("plain", None), ("weighted", lambda y: 0.5 + 0.0 * y)):
+        result = trained(tmp_path / name, record_weights=weights)
+        report = run_report(tmp_path / name)
+        assert " ".join(report.statement) == " ".join(statement(result).split())
+        assert ("Sample weights were given" in report.statement[-1]) is (weights is not None)
+        assert ("Weights" in dict(odds(report))) is (weights is not None)
 
 
 def test_averaging_is_measured_with_and_without(tmp_path: Path) -> None:
@@ -200,19 +210,30 @@ def test_parts_of_a_random_split_do_not_add_up(tmp_path: Path) -> None:
     trained(tmp_path / "run", ledger=shared.part("tenth", "training"))
     describe(tmp_path / "run")
     alone = run_report(tmp_path / "run")
-    assert "The costs add up for a record in both" in dict(odds(alone))["Evaluation"]
+    assert alone.claim.bound is not None
+    assert alone.claim.training is not None
+    assert alone.claim.bound.epsilon == alone.claim.training.epsilon + 0.125
+    assert alone.claim.bound.delta == pytest.approx(alone.claim.training.delta + 1e-6)
+    assert "they add up" in dict(odds(alone))["Evaluation"]
+    assert alone.warnings == ("The ledger does not have the evaluation: its cost is added.",)
     evaluation = dither.Plan.from_noise_multipliers(
         [9.0], delta=1e-3, dataset_size=RECORDS, batch_size=RECORDS
     )
-    shared.part("tenth", "holdout").register(evaluation).finish(0, 9.0)
+    shared.part("tenth", "holdout").register(evaluation, name="holdout").finish(0, 9.0)
+    file = tmp_path / "run" / "evaluation.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "run": "holdout"}))
     report = run_report(tmp_path / "run")
-    assert "so the larger ε counts" in dict(odds(report))["Evaluation"]
-    assert "in the most expensive part of every split" in dict(odds(report))["All runs"]
+    assert report.claim.evaluated == "part"
+    assert "so the larger counts" in dict(odds(report))["Evaluation"]
+    assert "All runs" not in dict(odds(report))  # the claim has both
     assert "the training part of a random split" in dict(what_of(report).rows)["Data"]
     assert report.ledger is not None
     assert report.claim.bound is not None
     assert report.ledger["epsilon"] == report.claim.bound.epsilon
     assert "holdout" in text_of(report)
+    shared.part("tenth", "holdout").register(evaluation).finish(0, 9.0)
+    text = dict(odds(run_report(tmp_path / "run")))["All runs"]
+    assert "in the most expensive part of every split" in text
 
 
 def test_what_was_trained_on_what_for_which_purpose(tmp_path: Path) -> None:
@@ -280,7 +301,31 @@ def test_metrics_of_an_evaluation_may_be_in_a_part_of_their_own(copy: Path) -> N
     assert report.evaluation is not None
     assert [*report.evaluation.metrics] == ["accuracy"]
     assert report.evaluation.base_rates["accuracy"] == 0.8
-    assert "SEEDED" in dict(odds(report))["Evaluation"]
+    assert report.claim.verdict == "seeded"
+
+
+def test_an_evaluation_on_the_same_records_adds_up(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "all.sqlite")
+    result = trained(tmp_path / "run", ledger=ledger)
+    plan = dither.plan(epsilon=2.0, delta=1e-3, dataset_size=RECORDS, batch_size=RECORDS, steps=1)
+    account = ledger.register(plan, name="evaluation")
+    account.finish(0, float(plan.least_noise[0]))
+    account.end()
+    content = {"run": "evaluation", "privacy": {"epsilon": plan.bound.epsilon, "delta": 1e-3}}
+    file = tmp_path / "run/evaluation.json"
+    file.write_text(json.dumps(content), encoding="utf-8")
+    report = run_report(tmp_path / "run")
+    assert report.claim.bound is not None
+    assert report.claim.bound.epsilon == ledger.total(1e-3).epsilon > result.bound.epsilon
+    assert (
+        json.loads(to_json(report))["odds"]["best_guess"]
+        == membership_odds(ledger.total(1e-3).epsilon, 1e-3).best_guess
+    )
+    content["privacy"] = {"epsilon": 9.0, "delta": 1e-3}  # more than the ledger has
+    file.write_text(json.dumps(content), encoding="utf-8")
+    more = run_report(tmp_path / "run").claim
+    assert more.bound is not None
+    assert more.bound.epsilon >= 9.0
 
 
 @pytest.mark.parametrize("name", ["schema.json", "model.json", "evaluation.json"])

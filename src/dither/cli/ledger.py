@@ -91,12 +91,18 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
             f"{run['spent']:,} of {run['planned']:,}",
             "none" if least is None else f"{least:.4g} to {most:.4g}",
             "∞" if run["epsilon"] is None else rounded(run["epsilon"], 4),
-            ("open" if run["is_open"] else "ended") + (", SEEDED" if run["is_seeded"] else ""),
+            ("open" if run["is_open"] else "ended")
+            + (", SEEDED" if run["is_seeded"] else "")
+            + (", conditional" if run["is_conditional"] else ""),
         )
     console.print(table)
     total = "∞" if totals["epsilon"] is None else rounded(totals["epsilon"], 4)
     how = COMPOSITION_TEXT[totals["composition"]]
     sys.stdout.write(f"Spent together: ε = {total} at δ = {delta:g}. {how}\n")
+    if any(run["is_conditional"] for run in totals["runs"]):
+        sys.stdout.write(
+            "NOT PROVEN: a run had settings that were read off its records without noise.\n"
+        )
     if has_parts:
         sys.stdout.write("Of the parts of a random split the most expensive counts.\n")
     sys.stdout.write(f"{_cap_line(ledger)}\n")

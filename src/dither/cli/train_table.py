@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dither.evaluation import Evaluation
     from dither.ledger import Ledger
     from dither.schema import Schema
+    from dither.types import PrivacyBound
 
 _REFUSED = (
     "averaging", "canaries", "checkpoint_every", "classes", "clipping", "compare", "data_dir",
@@ -152,8 +153,7 @@ def _read_schema(arguments: argparse.Namespace) -> "Schema":
 
 def _split(arguments: argparse.Namespace, table: "pd.DataFrame") -> _Parts:
     """Return all records, or those of a random split."""
-    from dither.evaluation import train_holdout_split
-    from dither.ledger.entries import new_name
+    from dither.evaluation import new_split, train_holdout_split
 
     is_counted = not hasattr(arguments, "dataset_size")
     n = len(table) if is_counted else int(arguments.dataset_size)
@@ -163,7 +163,7 @@ def _split(arguments: argparse.Namespace, table: "pd.DataFrame") -> _Parts:
         table, holdout=arguments.holdout, random_state=getattr(arguments, "seed", None)
     )
     sizes = [max(1, round(share * n)) for share in (1.0 - arguments.holdout, arguments.holdout)]
-    return _Parts(train, holdout, new_name(), is_counted, *sizes)
+    return _Parts(train, holdout, new_split(), is_counted, *sizes)
 
 
 def _train(
@@ -271,7 +271,7 @@ def _print(arguments: argparse.Namespace, trained: _Trained) -> None:
             {
                 "run_dir": str(trained.directory),
                 "model": type(estimator).__name__,
-                "epsilon": estimator.privacy.epsilon,
+                "epsilon": _costs(trained)[0].epsilon,
                 "delta": estimator.privacy.delta,
                 "dataset_size": plan.dataset_size,
                 "features": trained.features,
@@ -284,16 +284,17 @@ def _print(arguments: argparse.Namespace, trained: _Trained) -> None:
             }
         )
         return
+    bound, both = _costs(trained)
     metrics = {f"test {name}": f"{value:.4f}" for name, value in trained.metrics.items()}
     if arguments.quiet:
         measured = "".join(f", {name} {value}" for name, value in metrics.items())
-        sys.stdout.write(f"{estimator.privacy}{measured}; the model is in {trained.directory}\n")
+        sys.stdout.write(f"{bound}{both}{measured}; the model is in {trained.directory}\n")
         return
     rows = {
         "model": type(estimator).__name__,
         "features": f"{trained.features:,} of {len(estimator.schema_.columns):,} columns",
         "records": f"n = {plan.dataset_size:,}",
-        "budget": f"ε = {rounded(plan.bound.epsilon, 4)}, δ = {rounded(plan.bound.delta, 3)}"
+        "budget": f"ε = {rounded(bound.epsilon, 4)}, δ = {rounded(bound.delta, 3)}{both}"
         + ("" if hasattr(arguments, "epsilon") else f" (default: --epsilon {TABLE_EPSILON:g})"),
         "training": f"{plan.steps:,} steps, batch size {plan.batch_size:,}, clip norm "
         f"{plan.clip_norm:g}",
@@ -307,14 +308,23 @@ def _print(arguments: argparse.Namespace, trained: _Trained) -> None:
     sys.stdout.write(f"      dither report {run_dir}\n")
 
 
+def _costs(trained: _Trained) -> tuple["PrivacyBound", str]:
+    """Return the cost of all that was released, and that of each part of it in words."""
+    bound, evaluation = trained.estimator.privacy, trained.evaluation
+    if evaluation is None:
+        return bound, ""
+    costs = bound.epsilon, evaluation.privacy.epsilon
+    both = ": training ε = {}, evaluation ε = {}".format(*(rounded(each, 4) for each in costs))
+    return replace(bound, epsilon=max(costs), lower=None), both
+
+
 def _quality(trained: _Trained) -> str:
     evaluation = trained.evaluation
     if evaluation is not None:
-        larger = max(trained.estimator.privacy.epsilon, evaluation.privacy.epsilon)
         return (
             f"On private records that were held out, with noise and 95 % intervals:\n{evaluation}\n"
             "A record is in one part only, so the larger of both costs counts: "
-            f"ε = {rounded(larger, 4)}.\n"
+            f"ε = {rounded(_costs(trained)[0].epsilon, 4)}.\n"
         )
     if trained.metrics:
         return ""

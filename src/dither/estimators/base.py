@@ -7,10 +7,9 @@ their own without repeating the others.
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
-from textwrap import fill
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -46,9 +45,6 @@ from dither.validate import InvalidTypeError, InvalidValueError
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 COUNT = Interval(Integral, 1, None, closed="left")
-_WEIGHTED = (
-    "Sample weights were given: each is taken to depend on its own record and public numbers alone."
-)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -142,8 +138,7 @@ class PrivateEstimator(BaseEstimator, ABC):
         """Return the claim of the fit and its assumptions as text."""
         check_is_fitted(self, "privacy_")
         is_counted = self.dataset_size is None
-        text = statement(self._result, leaks=self._leaks, is_counted=is_counted)
-        return f"{text}\n{fill(_WEIGHTED, 80)}" if self._is_weighted else text
+        return statement(self._result, leaks=self._leaks, is_counted=is_counted)
 
     @abstractmethod
     def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
@@ -249,7 +244,9 @@ class PrivateEstimator(BaseEstimator, ABC):
         return {"feature_bounds": find_bounds(X, self.feature_bounds, leaks, names=names)}
 
     def _store_result(self, result: TrainResult, leaks: Leaks) -> None:
-        self._result, self._leaks = result, tuple(leaks.descriptions)
+        # Weights of classes alone are public.
+        self._result = replace(result, is_weighted=self._is_weighted)
+        self._leaks = tuple(leaks.descriptions)
         self.plan_, self.privacy_ = result.plan, leaks.qualify(result.bound)
 
     def _store_scaling(self, scaling: FeatureScaling) -> None:

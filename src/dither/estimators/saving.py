@@ -55,7 +55,7 @@ def save(
     if has_schema(estimator):
         texts[SCHEMA] = estimator.schema_.to_json()
     if estimator.ledger is not None:
-        place.run = _run_in_ledger(estimator.ledger, plan)
+        place.run = _run_in_ledger(estimator.ledger, result)
     ledger = place.begin(plan.to_json(), result.recipe)
     if estimator.ledger is None:
         _charge(ledger, place.run, plan, is_seeded=result.seed is not None)
@@ -86,10 +86,14 @@ def has_schema(estimator: PrivateEstimator) -> bool:
     return is_additive or estimator.schema is not None
 
 
-def _run_in_ledger(ledger: Any, plan: Plan) -> str:
-    """Return the latest run of a plan in the ledger that a fit was charged to."""
+def _run_in_ledger(ledger: Any, result: TrainResult) -> str:
+    """Return the run of a fit in the ledger: by its name, else the latest with its plan."""
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger, create=False)
-    names = [name for name, run in opened.runs.items() if run.entry.fingerprint == plan.fingerprint]
+    names = [
+        name
+        for name, run in opened.runs.items()
+        if run.entry.fingerprint == result.plan.fingerprint and result.run in (None, name)
+    ]
     if opened is not ledger:
         opened.close()
     if not names:
@@ -190,7 +194,7 @@ def describe_module(
         "targets": None,
         "norm": None,
         "leaks": [derived_clause(each) for each in result.derived_from_private_data],
-        "is_weighted": False,
+        "is_weighted": result.is_weighted,
         "weight_noise": None,
         "has_schema": False,
     }

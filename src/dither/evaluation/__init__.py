@@ -9,7 +9,7 @@ from dither.evaluation.cells import CalibrationBin, OperatingPoint
 from dither.evaluation.estimates import Estimate
 from dither.evaluation.evaluating import evaluate
 from dither.evaluation.evaluation import Evaluation
-from dither.evaluation.split import train_holdout_split
+from dither.evaluation.split import new_split, train_holdout_split
 
 __all__ = [
     "CalibrationBin",
@@ -17,5 +17,6 @@ __all__ = [
     "Evaluation",
     "OperatingPoint",
     "evaluate",
+    "new_split",
     "train_holdout_split",
 ]

@@ -108,20 +108,21 @@ def evaluate(
         steps=1, clip_norm=layout.norm, noise="uniform",
     )  # fmt: skip
     sums = layout.sums(scores, targets)
-    released, noise = _release(sums, made, source, ledger)
+    released, noise, run = _release(sums, made, source, ledger)
     return Evaluation(
         **vars(layout.metrics(released, noise)), privacy=made.bound, noise=noise,
         classes=tuple(map(_plain, names)), is_seeded=source.seed is not None,
+        run=run,
     )  # fmt: skip
 
 
 def _release(
     sums: FloatArray, made: Plan, source: Source, ledger: Ledger | str | Path | None
-) -> tuple[FloatArray, float]:
-    """Charge the ledger, then add noise; return noisy sums and the noise's standard deviation."""
+) -> tuple[FloatArray, float, str | None]:
+    """Charge the ledger, then add noise; return noisy sums, the noise's deviation and the run."""
     z = float(made.noise_multipliers[0])
     account = account_for(ledger, name=None, is_seeded=source.seed is not None)
-    account.register(made)
+    run = account.register(made)
     account.finish(0, z)
     # The sums are exact and nothing is divided: for the margin of rounding they are of one record.
     noisy = release(
@@ -132,7 +133,7 @@ def _release(
         stream=source.stream("evaluation", 0),
     )
     account.end()
-    return noisy.gradients["sums"].numpy(), noisy.noise
+    return noisy.gradients["sums"].numpy(), noisy.noise, run
 
 
 def _classes(model: Any, classes: Sequence[Any] | None) -> tuple[tuple[Any, ...], list[int]]:

@@ -1,7 +1,7 @@
 """The result of a paid evaluation."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class Evaluation(Metrics):
         classes: the classes of a classifier, the positive one last if there are two.
         is_seeded: whether the noise can be repeated by those who know the seed: then nothing is
             private.
+        run: the name of the release in its ledger; None without one.
 
     Example:
         >>> from dither.types import PrivacyBound
@@ -62,6 +63,7 @@ class Evaluation(Metrics):
     noise: float
     classes: tuple[Any, ...] = ()
     is_seeded: bool = False
+    run: str | None = field(default=None, compare=False)
 
     @property
     def base_rate(self) -> Estimate | None:

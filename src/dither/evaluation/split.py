@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dither import validate
+from dither.ledger.entries import new_name
 from dither.randomness import Source
 from dither.sampling import Poisson
 
@@ -19,9 +20,9 @@ def train_holdout_split(
 
     Every record is in the holdout with probability ``holdout``, independently of all others, by
     random bits of the operating system. A record is then in one part only, and of training on the
-    one and evaluating on the other only the larger cost counts: see `dither.ledger.Ledger.part`. A
-    split with parts of fixed sizes, as scikit-learn's, does not give this: there one record's part
-    depends on the others'.
+    one and evaluating on the other only the larger cost counts: see `dither.ledger.Ledger.part`,
+    with a name from `new_split` for this draw. A split with parts of fixed sizes, as
+    scikit-learn's, does not give this: there one record's part depends on the others'.
 
     Args:
         *arrays: arrays, tensors, data frames, Series or lists with one entry per record.
@@ -50,6 +51,19 @@ def train_holdout_split(
     held_out = Poisson(probability).draw(sizes[0], stream)
     kept = np.setdiff1d(np.arange(sizes[0]), held_out, assume_unique=True)
     return [_take(each, records) for each in arrays for records in (kept, held_out)]
+
+
+def new_split() -> str:
+    """Return a name for one draw of `train_holdout_split`, for `dither.ledger.Ledger.part`.
+
+    A name must not be used again when the records are split again: a record may then be in another
+    part, and the ledger would count too little. Keep it as long as the parts, to evaluate later.
+
+    Example:
+        >>> new_split() == new_split()
+        False
+    """
+    return new_name()
 
 
 def source_of(random_state: object) -> Source:

@@ -42,6 +42,7 @@ class RunEntry:
         time: when, in UTC.
         split: the name of a random split of the records, if the run had one of its parts only.
         part: the name of that part.
+        is_conditional: True if its claim holds only if what was read off the records is public.
     """
 
     run: str
@@ -55,6 +56,7 @@ class RunEntry:
     time: str
     split: str | None = None
     part: str | None = None
+    is_conditional: bool | None = None
 
 
 @dataclass(frozen=True)

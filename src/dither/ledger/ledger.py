@@ -46,17 +46,16 @@ class Ledger:
     """
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
-        place = Path(path)
-        if place.is_dir() or (create and not place.exists() and not place.suffix):
-            if create:
-                place.mkdir(parents=True, exist_ok=True)
-            place = place / FILE
+        place = ledger_file(path) if create else _in_directory(Path(path))
+        if create and place.name == FILE:
+            place.parent.mkdir(parents=True, exist_ok=True)
         self._store, self._mutex = Store(place, is_new=create), Lock()
         self._part: tuple[str, str] | None = None
+        self._is_conditional = False
 
     def __reduce__(self) -> tuple[Callable[..., "Ledger"], tuple[Any, ...]]:
         """Copy and pickle as another connection to the same file."""
-        return _reopen, (self.path, self._part)
+        return _reopen, (self.path, self._part, self._is_conditional)
 
     def part(self, split: str, part: str) -> "Ledger":
         """Return this ledger for runs that have only one part of a random split of the records.
@@ -78,7 +77,9 @@ class Ledger:
         way. A cap is kept for every choice, and so is the filter behind it.
 
         Args:
-            split: the name of the split; one name for one draw.
+            split: the name of the split, from `dither.evaluation.new_split`. A name stands for one
+                draw: a record may be in another part of the next, and under the same name its costs
+                would not be added.
             part: the name of the part that the runs have.
 
         Example:
@@ -87,15 +88,30 @@ class Ledger:
             ...     [4.0], delta=1e-5, dataset_size=100, batch_size=100
             ... )
             >>> ledger = Ledger(tempfile.mkdtemp())
+            >>> split = dither.evaluation.new_split()
             >>> for name in ("training", "holdout"):
-            ...     ledger.part("tenth", name).register(plan).finish(0, 4.0)
+            ...     ledger.part(split, name).register(plan).finish(0, 4.0)
             >>> ledger.total(1e-5).epsilon == plan.bound.epsilon
             True
         """
-        handle = object.__new__(Ledger)
-        handle._store, handle._mutex = self._store, self._mutex
-        handle._part = _name(split=split), _name(part=part)
-        return handle
+        return self._handle(part=(_name(split=split), _name(part=part)))
+
+    def conditional(self) -> "Ledger":
+        """Return this ledger for runs with settings that were read off the records without noise.
+
+        Their ε holds only if these settings are public, and so does any total with such a run.
+
+        Example:
+            >>> import dither, tempfile
+            >>> plan = dither.Plan.from_noise_multipliers(
+            ...     [4.0], delta=1e-5, dataset_size=100, batch_size=100
+            ... )
+            >>> ledger = Ledger(tempfile.mkdtemp())
+            >>> ledger.conditional().register(plan).finish(0, 4.0)
+            >>> ledger.total(1e-5).is_upper_bound
+            False
+        """
+        return self._handle(is_conditional=True)
 
     @property
     def path(self) -> Path:
@@ -191,9 +207,10 @@ class Ledger:
         def entry(state: LedgerState) -> RunEntry:
             if run in state.runs:
                 raise validate.InvalidValueError(f"name must be new in the ledger, got {run!r}")
+            split, part = self._part or (None, None)
             run_entry = RunEntry(
                 run, plan.fingerprint, plan.sampling, plan.sample_rate, noise, bound.epsilon,
-                bound.delta, is_seeded, now(), *(self._part or ()),
+                bound.delta, is_seeded, now(), split, part, self._is_conditional or None,
             )  # fmt: skip
             state.check_cap(RunState(run_entry, noise, state.spenders))
             return run_entry
@@ -224,6 +241,7 @@ class Ledger:
                 "epsilon": _finite(self.total_of(name, delta=delta).epsilon),
                 "is_open": run.is_open,
                 "is_seeded": run.entry.is_seeded,
+                "is_conditional": bool(run.entry.is_conditional),
                 "split": run.entry.split,
                 "part": run.entry.part,
             }
@@ -233,6 +251,7 @@ class Ledger:
             "epsilon": _finite(total.epsilon),
             "delta": delta,
             "accountant": total.accountant,
+            "is_upper_bound": total.is_upper_bound,
             "composition": self.composition,
             "cap": None if cap is None else {"epsilon": cap.epsilon, "delta": cap.delta},
             "runs": runs,
@@ -273,6 +292,16 @@ class Ledger:
         with self._mutex:
             self._store.append(entry, check)
 
+    def _handle(
+        self, *, part: tuple[str, str] | None = None, is_conditional: bool = False
+    ) -> "Ledger":
+        """Return this ledger with other facts for new runs."""
+        handle = object.__new__(Ledger)
+        handle._store, handle._mutex = self._store, self._mutex
+        handle._part = part or self._part
+        handle._is_conditional = is_conditional or self._is_conditional
+        return handle
+
     def _state(self) -> LedgerState:
         with self._mutex:
             return deepcopy(self._store.refresh())
@@ -288,9 +317,19 @@ def account_for(
     return Account(open_ledger, name=name, is_seeded=is_seeded, owns_ledger=True)
 
 
-def _reopen(path: Path, part: tuple[str, str] | None) -> Ledger:
-    ledger = Ledger(path)
-    return ledger if part is None else ledger.part(*part)
+def ledger_file(path: str | Path) -> Path:
+    """Return the file of a ledger that is given as a file or as a directory, new or not."""
+    place = Path(path)
+    is_new_directory = not place.exists() and not place.suffix
+    return place / FILE if is_new_directory else _in_directory(place)
+
+
+def _in_directory(place: Path) -> Path:
+    return place / FILE if place.is_dir() else place
+
+
+def _reopen(path: Path, part: tuple[str, str] | None, is_conditional: bool) -> Ledger:
+    return Ledger(path)._handle(part=part, is_conditional=is_conditional)
 
 
 def _name(**argument: object) -> str:

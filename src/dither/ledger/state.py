@@ -121,6 +121,8 @@ class LedgerState:
         runs = [run for name, run in self.runs.items() if names is None or name in names]
         totals = [self._total(choice, delta) for choice in choices(runs)]
         found = max(totals, key=lambda bound: bound.epsilon)
+        if any(run.entry.is_conditional and run.spent for run in runs):
+            found = replace(found, is_upper_bound=False, lower=None)
         is_incomplete = any(isinstance(bound, SpentSoFar) for bound in totals)
         return SpentSoFar(**asdict(found)) if is_incomplete else found
 

@@ -157,7 +157,7 @@ def _ledger(report: RunReport) -> Iterator[Block]:
         ("Composition", COMPOSITION_TEXT[ledger["composition"]]),
         ("Cap", limit),
     ]
-    bound, spent = report.claim.bound, report.claim.spent
+    bound, spent = report.claim.training, report.claim.spent
     if bound and spent and 1.01 * spent.epsilon < bound.epsilon < math.inf:
         counted = f"ε = {rounded(spent.epsilon, 4)}, from the least noise that was registered"
         rows.append(("This run, in the total", counted))
@@ -186,7 +186,9 @@ def _ledger(report: RunReport) -> Iterator[Block]:
                 if run["least_noise"] is None
                 else f"{run['least_noise']:.4g} to {run['most_noise']:.4g}",
                 "∞" if run["epsilon"] is None else rounded(run["epsilon"], 4),
-                ("open" if run["is_open"] else "ended") + (", SEEDED" if run["is_seeded"] else ""),
+                ("open" if run["is_open"] else "ended")
+                + (", SEEDED" if run["is_seeded"] else "")
+                + (", conditional" if run["is_conditional"] else ""),
             )
             for place, run in enumerate(ledger["runs"], start=1)
         ),

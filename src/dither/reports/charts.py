@@ -111,7 +111,7 @@ def _noise(files: RunFiles) -> Chart | None:
 
 
 def _spending(files: RunFiles, claim: Claim) -> Chart | None:
-    bound, run = claim.bound, None if files.ledger is None else files.ledger.run
+    bound, run = claim.training, None if files.ledger is None else files.ledger.run
     if bound is None or run is None or not math.isfinite(bound.epsilon):
         return None
     plan, spent = None if files.plan is None else files.plan.plan, _spent_noise(files)

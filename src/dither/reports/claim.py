@@ -6,11 +6,13 @@ the run was not seeded, and plan, result and ledger belong to the same run.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from dither.ledger.state import RunState
 from dither.reports.load import LedgerView, RunFiles
+from dither.reports.model_files import PaidEvaluation
+from dither.reports.odds import group_privacy
 from dither.training.run_directory import PLAN, RESULT
 from dither.types import PrivacyBound, rounded
 
@@ -33,6 +35,9 @@ class Claim:
         recorded: the bound of result.json.
         spent: what the ledger counts for this run so far.
         is_full_plan: whether ``bound`` is the cost of the full plan of a run that has not ended.
+        training: what the training alone costs; ``bound`` has the paid evaluation, too.
+        evaluated: how the evaluation counts: "part" on another part of a random split, "ledger" as
+            the ledger composes both, "added" if the ledger does not have it, None without one.
     """
 
     verdict: Verdict
@@ -40,6 +45,8 @@ class Claim:
     recorded: PrivacyBound | None
     spent: PrivacyBound | None
     is_full_plan: bool = False
+    training: PrivacyBound | None = None
+    evaluated: Literal["part", "ledger", "added"] | None = None
 
     @property
     def is_guarantee(self) -> bool:
@@ -75,7 +82,41 @@ def find_claim(files: RunFiles) -> tuple[Claim, list[str]]:
         )
     is_full_plan = view.run.is_open and view.run.is_incomplete
     verdict = _verdict(files, view.full_plan)
-    return Claim(verdict, larger, recorded, view.spent, is_full_plan), warnings
+    bound, evaluated = _with_evaluation(larger, files.evaluation, view, view.run)
+    if evaluated == "added":
+        warnings.append("The ledger does not have the evaluation: its cost is added.")
+    return (
+        Claim(verdict, bound, recorded, view.spent, is_full_plan, larger, evaluated),
+        warnings,
+    )
+
+
+def _with_evaluation(
+    training: PrivacyBound, evaluation: PaidEvaluation | None, view: LedgerView, run: RunState
+) -> tuple[PrivacyBound, Literal["part", "ledger", "added"] | None]:
+    """Return the cost of training and evaluation together, and how the evaluation counts."""
+    if evaluation is None:
+        return training, None
+    claimed = evaluation.epsilon or 0.0
+    known, together = [each.entry for each in view.evaluation], view.together
+    own = run.entry
+    are_parts = own.split is not None and all(
+        each.split == own.split and each.part != own.part for each in known
+    )
+    if known and together is not None:
+        epsilon = max(training.epsilon, together.epsilon)
+        if are_parts:
+            return replace(training, epsilon=max(epsilon, claimed), lower=None), "part"
+        if claimed <= max(each.epsilon for each in known) * (1.0 + _ROUNDING):
+            accountant = together.accountant
+            return replace(training, epsilon=epsilon, lower=None, accountant=accountant), "ledger"
+    if evaluation.epsilon is None:
+        return training, None
+    delta = training.delta if evaluation.delta is None else evaluation.delta
+    # Evaluations are for adding or removing a record: another in its place is both.
+    cost = group_privacy(1 if training.adjacency == "add-remove" else 2, claimed, delta)
+    total = training.epsilon + cost[0], min(1.0, training.delta + cost[1])
+    return replace(training, epsilon=total[0], delta=total[1], lower=None), "added"
 
 
 def _verdict(files: RunFiles, counted: PrivacyBound) -> Verdict:
@@ -84,7 +125,9 @@ def _verdict(files: RunFiles, counted: PrivacyBound) -> Verdict:
         return "refuted"
     if not all(bound.is_upper_bound for bound in bounds):
         return "estimate"
-    if files.is_seeded:
+    others = () if files.ledger is None else files.ledger.evaluation
+    is_seeded = files.evaluation is not None and files.evaluation.is_seeded
+    if files.is_seeded or is_seeded or any(run.entry.is_seeded for run in others):
         return "seeded"
     return "conditional" if files.derived_from_private_data else "proven"
 

@@ -71,6 +71,7 @@ class Result:
     factor: float | None
     metrics: dict[str, float]
     derived_from_private_data: tuple[str, ...]
+    is_weighted: bool = False
 
 
 @final
@@ -117,6 +118,8 @@ class LedgerView:
         run: the run, or None if the ledger does not have it.
         spent: the cost of the run so far, without other runs.
         full_plan: the cost of the run's full plan, which holds wherever it stops.
+        evaluation: the runs that may be its paid evaluation.
+        together: the cost of the run and of these, by the ledger.
         fingerprints: of all its plans, in order.
         ended: when it ended.
     """
@@ -125,6 +128,8 @@ class LedgerView:
     run: RunState | None = None
     spent: PrivacyBound | None = None
     full_plan: PrivacyBound | None = None
+    evaluation: tuple[RunState, ...] = ()
+    together: PrivacyBound | None = None
     fingerprints: tuple[str, ...] = ()
     ended: str | None = None
 
@@ -165,9 +170,12 @@ class RunFiles:
 
     @property
     def derived_from_private_data(self) -> tuple[str, ...]:
-        """What run.json or result.json lists."""
+        """What run.json or result.json lists; never empty if the ledger has a condition."""
         lists = [each.derived_from_private_data for each in (self.about, self.result) if each]
-        return tuple(dict.fromkeys(value for values in lists for value in values))
+        found = tuple(dict.fromkeys(value for values in lists for value in values))
+        run = None if self.ledger is None else self.ledger.run
+        is_conditional = run is not None and run.entry.is_conditional
+        return found or (("a setting",) if is_conditional else ())
 
 
 def load_run(path: str | Path) -> RunFiles:
@@ -186,6 +194,7 @@ def load_run(path: str | Path) -> RunFiles:
     files.result = _read(files, RESULT, _result)
     files.plan = _read(files, PLAN, _plan, needed=True)
     files.recipe = _read(files, RECIPE, lambda text: _recipe(files.plan, text))
+    files.evaluation = _read(files, EVALUATION, parse_evaluation)
     files.ledger = _read_ledger(files)
     files.history = _read_history(files)
     audits = _read(files, AUDITS, _audits)
@@ -194,7 +203,6 @@ def load_run(path: str | Path) -> RunFiles:
     files.canaries = _read(files, CANARIES, _canaries)
     files.schema = _read(files, SCHEMA, parse_schema)
     files.model = _read(files, MODEL, parse_model)
-    files.evaluation = _read(files, EVALUATION, parse_evaluation)
     model = directory / WEIGHTS
     if model.exists():
         with model.open("rb") as stream:
@@ -246,6 +254,7 @@ def _result(text: str) -> Result:
         factor=found.get("factor"),
         metrics=_metrics(found["metrics"]),
         derived_from_private_data=tuple(found["derived_from_private_data"]),
+        is_weighted=bool(found.get("is_weighted")),
     )
 
 
@@ -320,7 +329,7 @@ def _read_ledger(files: RunFiles) -> LedgerView | None:
     try:
         ledger = Ledger(path, create=False)
         try:
-            view = _ledger_view(ledger, None if about is None else about.run)
+            view = _ledger_view(ledger, files)
         finally:
             ledger.close()
     except (OSError, *_DAMAGE) as problem:
@@ -332,8 +341,8 @@ def _read_ledger(files: RunFiles) -> LedgerView | None:
     return view
 
 
-def _ledger_view(ledger: Ledger, name: str | None) -> LedgerView:
-    runs = ledger.runs
+def _ledger_view(ledger: Ledger, files: RunFiles) -> LedgerView:
+    runs, name = ledger.runs, None if files.about is None else files.about.run
     try:
         view = LedgerView(ledger.summary(ledger.default_delta()))
     except InvalidValueError:  # no run with a finite ε, and no cap
@@ -344,6 +353,11 @@ def _ledger_view(ledger: Ledger, name: str | None) -> LedgerView:
     plans = [each for each in ledger.entries if isinstance(each, PlanEntry) and each.run == name]
     ends = [each for each in ledger.entries if isinstance(each, EndEntry) and each.run == name]
     spent, full_plan = _costs(ledger, run)
+    others = _evaluation_runs(files, runs)
+    if others and math.isfinite(full_plan.epsilon):
+        names = name, *(each.entry.run for each in others)
+        together = ledger.total_of(*names, delta=run.entry.delta)
+        view = replace(view, evaluation=others, together=together)
     return replace(
         view,
         run=run,
@@ -352,6 +366,16 @@ def _ledger_view(ledger: Ledger, name: str | None) -> LedgerView:
         fingerprints=(run.entry.fingerprint, *(each.fingerprint for each in plans)),
         ended=ends[-1].time if ends and not run.is_open else None,
     )
+
+
+def _evaluation_runs(files: RunFiles, runs: dict[str, RunState]) -> tuple[RunState, ...]:
+    """Return the evaluation's run, or all others of the run's own ledger if it has no name."""
+    about, evaluation = files.about, files.evaluation
+    if about is None or evaluation is None:
+        return ()
+    if evaluation.run is not None or about.ledger is not None:
+        return (runs[evaluation.run],) if evaluation.run in runs else ()
+    return tuple(run for name, run in runs.items() if name != about.run)
 
 
 def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
@@ -363,7 +387,8 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
             math.inf, entry.delta, "none", entry.sampling, adjacency, is_upper_bound=False
         )
         return infinite, infinite
-    spent = ledger.total_of(entry.run, delta=entry.delta)
+    # A condition is in `derived_from_private_data`: here it is taken as given.
+    spent = replace(ledger.total_of(entry.run, delta=entry.delta), is_upper_bound=True)
     if not run.is_open and run.spent:
         return spent, spent
     full_plan = accounting.epsilon(

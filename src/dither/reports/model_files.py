@@ -51,6 +51,7 @@ class PaidEvaluation:
         epsilon: what it costs each record in it.
         delta: δ of that.
         is_seeded: whether its noise can be computed from a seed.
+        run: its name in the ledger.
         metrics: estimates by name.
         base_rates: the same for a model that knows no more than the share of each class.
         calibration: observed shares by predicted probability.
@@ -61,6 +62,7 @@ class PaidEvaluation:
     epsilon: float | None
     delta: float | None
     is_seeded: bool
+    run: str | None
     metrics: dict[str, Estimate]
     base_rates: dict[str, float]
     calibration: tuple[Bin, ...]
@@ -111,6 +113,7 @@ def parse_evaluation(text: str) -> PaidEvaluation:
         epsilon=_number(privacy.get("epsilon")),
         delta=_number(privacy.get("delta")),
         is_seeded=bool(found.get("is_seeded")),
+        run=found.get("run"),
         metrics=metrics,
         base_rates=_base_rates(bases, [each.value for each in shares if each]),
         calibration=tuple(_bins(found.get("calibration") or ())),

@@ -214,5 +214,6 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         seed=None if result is None else result.seed,
         search=None if plan.plan is None else plan.plan.search,
         factor=factor,
+        is_weighted=result is not None and result.is_weighted,
         **{"is_counted": is_counted, **chosen},
     )

@@ -9,7 +9,7 @@ from dither.reports.odds import group_privacy, membership_odds, percent, times
 from dither.reports.report import RunReport
 from dither.reports.scale import strength
 from dither.training.run_directory import RESULT
-from dither.training.statement import guarantee, public_size
+from dither.training.statement import WEIGHTED, guarantee, public_size
 from dither.types import PrivacyBound, rounded
 
 _GUESSES = {
@@ -25,11 +25,11 @@ _REMEDIES = {  # by a word of what was derived from the private data
     "classes": "--classes A,B,… (in Python classes=), or classes in the schema",
     "bounds": "bounds in the schema (in Python also feature_bounds=)",
 }
-_IN_BOTH = (
-    "The costs add up for a record in both, and the larger counts for one in one part of a random "
-    "split."
-)
-_IN_ONE = "A record is in one part of the random split only, so the larger ε counts."
+_EVALUATED = {
+    "part": "a record is in one part of the random split only, so the larger counts",
+    "ledger": "the ledger composes both",
+    "added": "they add up",
+}
 _READINGS = {
     "strong": "The model says little about any one record, whatever else an attacker knows.",
     "reasonable": "This is usual for machine learning. It limits every attack, but an attacker who "
@@ -137,16 +137,19 @@ def odds(report: RunReport) -> list[tuple[str, str]]:
 
 
 def _conditions(report: RunReport, bound: PrivacyBound) -> Iterator[tuple[str, str]]:
-    facts, ledger, evaluation = report.facts, report.ledger, report.evaluation
+    facts, ledger = report.facts, report.ledger
     if facts is not None:
         yield "Taken as public", f"{public_size(facts)}."
+        if facts.is_weighted:
+            yield "Weights", WEIGHTED
         if bound.delta * facts.dataset_size >= 1.0:
             yield (
                 "Large δ",
                 f"This δ is NOT below 1/n = 1/{facts.dataset_size:,}: it would allow publishing a "
                 "record outright. Choose a smaller one.",
             )
-    if ledger is not None and len(ledger["runs"]) > 1:
+    claimed = 2 if report.claim.evaluated in ("part", "ledger") else 1
+    if ledger is not None and len(ledger["runs"]) > claimed:
         total = "∞" if ledger["epsilon"] is None else rounded(ledger["epsilon"], 4)
         has_parts = any(run["split"] is not None for run in ledger["runs"])
         of = "in all of them" if not has_parts else "in the most expensive part of every split"
@@ -155,15 +158,21 @@ def _conditions(report: RunReport, bound: PrivacyBound) -> Iterator[tuple[str, s
             f"All {len(ledger['runs'])} runs in the ledger together: ε = {total} at "
             f"δ = {rounded(ledger['delta'], 3)}, for a record that is {of}.",
         )
-    if evaluation is not None and evaluation.epsilon is not None:
-        seeded = " SEEDED: its noise can be computed and subtracted."
-        delta = "" if evaluation.delta is None else f" at δ = {rounded(evaluation.delta, 3)}"
-        both = _IN_BOTH if report.part is None else _IN_ONE
-        yield (
-            "Evaluation",
-            f"It costs ε = {rounded(evaluation.epsilon, 4)}{delta} for each record in it. {both}"
-            f"{seeded if evaluation.is_seeded else ''}",
-        )
+    costs = _evaluation_costs(report)
+    if costs:
+        yield "Evaluation", costs
+
+
+def _evaluation_costs(report: RunReport) -> str:
+    """Return what training and evaluation cost each, as a sentence; empty without an evaluation."""
+    training, found, how = report.claim.training, report.evaluation, report.claim.evaluated
+    if training is None or found is None or found.epsilon is None or how is None:
+        return ""
+    delta = "" if found.delta is None else f" at δ = {rounded(found.delta, 3)}"
+    return (
+        f"Training costs {_numbers(training)}, and its evaluation "
+        f"ε = {rounded(found.epsilon, 4)}{delta}: {_EVALUATED[how]}."
+    )
 
 
 def reading(report: RunReport) -> str:

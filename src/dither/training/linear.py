@@ -154,8 +154,9 @@ def train_linear(
     if isinstance(plan, Plan):
         noise = _weight_noise(plan, standardizing, momentum, weighting) / scale
     return TrainResult(
-        model, plan, bound, run.state.steps, tuple(history), seed, weight_noise=noise
-    )
+        model, plan, bound, run.state.steps, tuple(history), seed, weight_noise=noise,
+        run=run.name, is_weighted=record_weights is not None,
+    )  # fmt: skip
 
 
 def _check_public(model: nn.Linear, public: Public, loss: Loss) -> None:
@@ -192,7 +193,7 @@ class _Steps:
         self.plan, self.state, self._bar = plan, plan.new_state(), bar
         self._source, self._sampler = Source(seed), sampler_for(plan, length=length)
         self.account = account_for(ledger, name=None, is_seeded=seed is not None)
-        self.account.register(plan)
+        self.name = self.account.register(plan)
         self.noise_multiplier = self.stepsize = float("nan")
 
     def release(self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients) -> Tensor:

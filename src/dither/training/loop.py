@@ -50,6 +50,8 @@ class TrainResult:
         factor: of the learning rate, as the plan's search has chosen it; None without a search.
         weight_noise: of `train_linear`, about the standard deviation of the noise in each weight:
             what it would be without the loss, which draws weights back.
+        run: the name of the run in its ledger; None without one.
+        is_weighted: whether records had weights.
         metrics: the last metrics on public data.
 
     Example:
@@ -71,6 +73,8 @@ class TrainResult:
     recipe: Recipe | None = None
     factor: float | None = None
     weight_noise: float | None = None
+    run: str | None = None
+    is_weighted: bool = False
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -212,7 +216,7 @@ def train(
     result = TrainResult(
         model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
         tuple((run if directory is None else directory).derived_from_private_data), by.recipe,
-        private.factor,
+        private.factor, run=private.run, is_weighted=record_weights is not None,
     )  # fmt: skip
     private.close()
     if directory is not None:
@@ -274,6 +278,7 @@ def save_result(
         "bound": {key: to_json_value(value) for key, value in asdict(result.bound).items()},
         "averaging": averaging,
         "factor": result.factor,
+        "is_weighted": result.is_weighted,
         "metrics": result.metrics if metrics is None else {**metrics},
     }
     directory.write(RESULT, json.dumps(finite(summary), indent=2, allow_nan=False))

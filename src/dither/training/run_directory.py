@@ -18,7 +18,7 @@ from dither import validate
 from dither.ledger import Ledger
 from dither.ledger.entries import new_name, now
 from dither.ledger.files import load_checkpoint, save_checkpoint, write_atomic
-from dither.ledger.ledger import FILE
+from dither.ledger.ledger import FILE, ledger_file
 from dither.planning import Plan
 from dither.training.averaging import Average
 from dither.training.private import Private
@@ -137,7 +137,7 @@ class RunDirectory:
         ledger, self._part = run.ledger, run.part
         if isinstance(ledger, Ledger):
             self._part, ledger = ledger.split_part, ledger.path
-        self._ledger = None if ledger is None else str(Path(ledger).resolve())
+        self._ledger = None if ledger is None else str(ledger_file(ledger).resolve())
         self._derived = tuple(run.derived_from_private_data)
         self._described = {
             "data": run.data, "purpose": run.purpose, "is_counted": run.is_counted
@@ -190,6 +190,7 @@ class RunDirectory:
 
     def _open(self, *, create: bool) -> Ledger:
         ledger = Ledger(self._ledger_path, create=create)
+        ledger = ledger.conditional() if self.derived_from_private_data else ledger
         return ledger if self._part is None else ledger.part(*self._part)
 
     def _write_plan(self, plan: str, recipe: Recipe | None) -> None:

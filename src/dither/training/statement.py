@@ -15,6 +15,10 @@ from dither.training.recipe import Recipe
 from dither.types import PrivacyBound, Search, SpentSoFar, rounded
 from dither.validate import InvalidTypeError
 
+WEIGHTED = (
+    "Sample weights were given: each is taken to depend on its own record and public numbers alone."
+)
+
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -38,6 +42,7 @@ class RunFacts:
         is_counted: whether n is the number of records in the data.
         search: the search that the plan begins with, if any.
         factor: what it has chosen, if that is known.
+        is_weighted: whether records had weights.
     """
 
     bound: PrivacyBound
@@ -57,6 +62,7 @@ class RunFacts:
     is_counted: bool = False
     search: Search | None = None
     factor: float | None = None
+    is_weighted: bool = False
 
 
 class _Stated(Protocol):
@@ -110,7 +116,8 @@ def paragraphs(facts: RunFacts, *, leaks: Sequence[str] = ()) -> list[str]:
 def foundations(facts: RunFacts, leaks: Sequence[str] = ()) -> list[str]:
     """Return what the guarantee rests on: mechanism, settings, public facts and randomness."""
     settings = [facts.settings] if facts.settings else []
-    return [_mechanism(facts), *settings, _public(facts, leaks), _randomness(facts)]
+    weights = [WEIGHTED] if facts.is_weighted else []
+    return [_mechanism(facts), *settings, _public(facts, leaks), _randomness(facts), *weights]
 
 
 def derived_clause(value: str) -> str:
@@ -139,6 +146,7 @@ def facts_of(result: TrainResult) -> RunFacts:
         **recipe_facts(result.recipe, result.factor),
         search=plan.search if isinstance(plan, Plan) else None,
         factor=result.factor,
+        is_weighted=result.is_weighted,
     )
 
 
