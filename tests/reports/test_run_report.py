@@ -347,7 +347,7 @@ def test_only_what_applies_is_listed_as_not_covered(tmp_path: Path) -> None:
         trained(tmp_path / name, **settings)
         assert not_covered(run_report(tmp_path / name)).keys() == always | more
     text = text_of(run_report(tmp_path / "alone"))
-    assert "--holdout 0.1 --evaluate-epsilon 0.1" in text
+    assert "--holdout 0.1 --evaluate-epsilon E" in text
     assert "--holdout" not in text_of(run_report(tmp_path / "measured"))
 
 

@@ -330,5 +330,5 @@ def _quality(trained: _Trained) -> str:
         return ""
     return (
         "Not evaluated: give public records with --public-test, or pay for private ones with "
-        "--holdout 0.1 --evaluate-epsilon 0.1.\n"
+        "--holdout 0.1 --evaluate-epsilon E, which costs nothing more up to the ε of training.\n"
     )

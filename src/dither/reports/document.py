@@ -165,8 +165,8 @@ def _quality(report: RunReport) -> Iterator[Block]:
         )
     if evaluation is None and not report.metrics:
         yield Paragraph(
-            "Not measured. On a private holdout, with noise: --holdout 0.1 --evaluate-epsilon 0.1. "
-            "On public data: --public-test FILE."
+            "Not measured. On a private holdout, with noise: --holdout 0.1 --evaluate-epsilon E, "
+            "which costs nothing more up to the ε of training. On public data: --public-test FILE."
         )
 
 

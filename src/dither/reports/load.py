@@ -392,10 +392,8 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
     if not run.is_open and run.spent:
         return spent, spent
     full_plan = accounting.epsilon(
-        run.planned_noise(),
-        sample_rate=entry.sample_rate,
-        delta=entry.delta,
+        run.planned_noise(), sample_rate=entry.sample_rate, delta=entry.delta,
         sampling=entry.sampling,
-    )
+    )  # fmt: skip
     # A filter's ε may be above the cost of its least noise.
     return spent, replace(full_plan, epsilon=max(full_plan.epsilon, entry.epsilon), lower=None)

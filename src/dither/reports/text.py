@@ -109,7 +109,8 @@ def _guarantee(claim: Claim, bound: PrivacyBound) -> str:
 
 
 def _one_in(delta: float) -> str:
-    return f"{math.floor(1 / Fraction(repr(delta))):,}"
+    # 1/(1/n) is n but for rounding in the last digits.
+    return f"{math.floor(float(1 / Fraction(repr(delta))) * (1.0 + 1e-12)):,}"
 
 
 def odds(report: RunReport) -> list[tuple[str, str]]:
