@@ -174,8 +174,7 @@ class RunFiles:
         lists = [each.derived_from_private_data for each in (self.about, self.result) if each]
         found = tuple(dict.fromkeys(value for values in lists for value in values))
         run = None if self.ledger is None else self.ledger.run
-        is_conditional = run is not None and run.entry.is_conditional
-        return found or (("a setting",) if is_conditional else ())
+        return found or ("a setting",) * bool(run is not None and run.entry.is_conditional)
 
 
 def load_run(path: str | Path) -> RunFiles:
@@ -355,8 +354,8 @@ def _ledger_view(ledger: Ledger, files: RunFiles) -> LedgerView:
     spent, full_plan = _costs(ledger, run)
     others = _evaluation_runs(files, runs)
     if others and math.isfinite(full_plan.epsilon):
-        names = name, *(each.entry.run for each in others)
-        together = ledger.total_of(*names, delta=run.entry.delta)
+        names = [each.entry.run for each in others]
+        together = ledger.total_of(name, *names, delta=run.entry.delta)
         view = replace(view, evaluation=others, together=together)
     return replace(
         view,
