@@ -342,7 +342,8 @@ class PrivateMLPClassifier(_Perceptron, _ModuleClassifier):
 
     Args:
         hidden_layer_sizes: units of each hidden layer.
-        compute, tune: as for `PrivateClassifier`.
+        compute: as for `PrivateClassifier`.
+        tune: as for `PrivateClassifier`.
 
     Attributes:
         module_: the trained network.
