@@ -19,9 +19,11 @@ from tests.estimators.tables import COSTS, SCHEMA, patients
 import dither
 from dither.accounting import BudgetExceededError
 from dither.estimators import PrivateGAMRegressor, PrivateLogisticRegression
-from dither.evaluation import Estimate, Evaluation
+from dither.evaluation import Estimate, Evaluation, new_split
 from dither.evaluation.evaluating import _class_numbers
 from dither.ledger import Ledger
+from dither.reports import run_report
+from dither.validate import InvalidValueError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30_000, 3))
@@ -269,3 +271,24 @@ def test_a_schema_has_the_target_and_its_bounds(tmp_path: Path) -> None:
             assert dither.evaluate(model, each, **MUCH) == expected
     with pytest.raises(TypeError, match="y must be given for a model without a schema"):
         dither.evaluate(MODEL, X, **MUCH)
+
+
+def test_a_saved_evaluation_is_in_the_models_report(tmp_path: Path) -> None:
+    records = np.random.default_rng(0).uniform(-1.0, 1.0, (400, 2))
+    y, ledger, split = records[:, 0] > 0.0, Ledger(tmp_path / "ledger.sqlite"), new_split()
+    model = PrivateLogisticRegression(
+        epsilon=0.5, delta=1e-4, feature_bounds=(-1, 1), classes=[False, True], steps=5,
+        ledger=ledger.part(split, "training"),
+    ).fit(records[:300], y[:300])  # fmt: skip
+    found = dither.evaluate(
+        model, records[300:], y[300:], epsilon=2.0, delta=1e-4,
+        ledger=ledger.part(split, "holdout"),
+    )  # fmt: skip
+    with pytest.raises(InvalidValueError, match="run directory of a saved model, got"):
+        found.save(tmp_path)
+    found.save(model.save(tmp_path / "run"))
+    report = run_report(tmp_path / "run")
+    assert report.evaluation is not None
+    assert report.claim.bound is not None
+    assert report.claim.bound.epsilon == pytest.approx(found.privacy.epsilon)
+    assert report.claim.verdict == "proven"

@@ -245,7 +245,6 @@ def _evaluate(
     if parts.holdout is None:
         return None
     from dither.evaluation import evaluate
-    from dither.ledger.files import write_atomic
 
     evaluation = evaluate(
         estimator,
@@ -259,7 +258,7 @@ def _evaluate(
         ledger=_ledger(getattr(arguments, "ledger", str(directory)), parts, "holdout"),
         random_state=getattr(arguments, "seed", None),
     )
-    write_atomic(directory / "evaluation.json", evaluation.to_json().encode())
+    evaluation.save(directory)
     return evaluation
 
 

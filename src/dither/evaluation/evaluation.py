@@ -2,12 +2,15 @@
 
 import json
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dither.evaluation.cells import CalibrationBin, Metrics, OperatingPoint
 from dither.evaluation.estimates import Estimate
+from dither.ledger.files import write_atomic
+from dither.training.run_directory import ABOUT, EVALUATION
 from dither.types import PrivacyBound
 from dither.validate import InvalidValueError
 
@@ -73,6 +76,15 @@ class Evaluation(Metrics):
     def to_json(self) -> str:
         """Return everything as JSON."""
         return json.dumps({"format": _FORMAT, **asdict(self)}, allow_nan=False)
+
+    def save(self, directory: str | Path) -> None:
+        """Write evaluation.json to the run directory of the model, whose report then has it."""
+        path = Path(directory)
+        if not (path / ABOUT).exists():
+            raise InvalidValueError(
+                f"directory must be the run directory of a saved model, got {str(directory)!r}"
+            )
+        write_atomic(path / EVALUATION, self.to_json().encode())
 
     @classmethod
     def from_json(cls, text: str) -> "Evaluation":
