@@ -21,7 +21,7 @@ from dither.ledger import Ledger
 from dither.reports import run_report
 from dither.types import rounded
 
-RECORDS = 400
+DATA, RECORDS = directory().resolve(), 400  # before the tests change the folder
 COLUMNS = {
     "id": {"kind": "ignored"},
     "age": {"kind": "number", "bounds": [0, 100], "missing": 50},
@@ -377,7 +377,7 @@ def test_the_report_has_what_the_run_says(capsys: pytest.CaptureFixture[str]) ->
 
 def test_adult_from_the_file_to_the_scores(capsys: pytest.CaptureFixture[str]) -> None:
     """The defaults of the command line on a real table: 32,561 records at ε = 1."""
-    train, test = (directory() / f"adult/{part}.csv.gz" for part in ("train", "test"))
+    train, test = (DATA / f"adult/{part}.csv.gz" for part in ("train", "test"))
     schema = ROOT / "benchmarks/schemas/adult.toml"
     argv = ["train", "--data", str(train), "--schema", str(schema), "--epsilon", "1", "--quiet"]
     assert "the model is in train-run" in run(argv, capsys)

@@ -82,7 +82,7 @@ def test_networks_for_tables_have_settings_of_their_own() -> None:
     plan = PrivateMLPClassifier(classes=[0, 1], **given)._plan(9, (5,), 2)
     # The square root of n times 2,000 record-gradients.
     assert (plan.steps, plan.batch_size, plan.clipping) == (300, 943, "flat")
-    # Of a network that is 0 at first: the norm of (1, x, h) for uniform x, and small h.
+    # Of a network that is near 0 at first: the norm of (1, x, h) for uniform x, and small h.
     assert 1.5 * (1.0 + 5.0 / 3.0) ** 0.5 < plan.clip_norm < 1.5 * (1.0 + 5.0 / 3.0 + 16.0) ** 0.5
     short = PrivateMLPClassifier(classes=[0, 1], steps=20, clip_norm=0.3, **given)
     plan = short._plan(9, (5,), 2)
@@ -96,14 +96,14 @@ def test_networks_for_tables_have_settings_of_their_own() -> None:
     assert first[0] < first[1] == 1.0
 
 
-def test_a_network_begins_at_zero_and_trains_every_layer(lengths: Table) -> None:
+def test_a_network_begins_near_zero_and_trains_every_layer(lengths: Table) -> None:
     X, y = lengths
     model = PrivateMLPRegressor(
         (7, 5), feature_bounds=(-1, 1), target_bounds=(-1, 1), steps=3, random_state=0
     )
     fresh = model._new_module((5,), 1, 0)
     with torch.no_grad():
-        assert not fresh(torch.randn(20, 5)).any()
+        assert 0.0 < float(fresh(torch.randn(20, 5)).abs().max()) < 0.3
     trained = dict(model.fit(X, y).module_.named_parameters())
     assert [*trained] == [name for name, _ in fresh.named_parameters()]
     for name, before in fresh.named_parameters():

@@ -312,7 +312,7 @@ class _Perceptron(_ModuleEstimator):
 
 
 class _Network(nn.Module):
-    """A linear model plus a multi-layer perceptron, both 0 at first."""
+    """A linear model plus a multi-layer perceptron, both near 0 at first."""
 
     def __init__(self, features: int, outputs: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -321,9 +321,12 @@ class _Network(nn.Module):
         for width, next_width in pairwise(sizes):
             layers += [nn.Linear(width, next_width), nn.Tanh()]
         self.linear = nn.Linear(features, outputs)
-        self.hidden = nn.Sequential(*layers, nn.Linear(sizes[-1], outputs, bias=False))
-        for parameter in (*self.linear.parameters(), *self.hidden[-1].parameters()):
+        last = nn.Linear(sizes[-1], outputs, bias=False)
+        self.hidden = nn.Sequential(*layers, last)
+        for parameter in self.linear.parameters():
             nn.init.zeros_(parameter)
+        # Not 0: gradients of the other layers would be nothing but rounding.
+        nn.init.normal_(last.weight, std=0.1 / math.sqrt(sizes[-1]))
 
     def forward(self, features: Tensor) -> Tensor:
         outputs: Tensor = self.linear(features) + self.hidden(features)
