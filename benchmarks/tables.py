@@ -39,7 +39,7 @@ from dither.estimators import PrivateLogisticRegression, PrivateMLPClassifier
 from dither.planning import reuse
 from dither.reports import save_figure
 
-EPSILONS, SEEDS, ROUNDS, THREADS = (0.5, 1.0, 3.0), range(5), 5, 1
+EPSILONS, SEEDS, ROUNDS, THREADS = (0.5, 1.0, 3.0), range(5), 5, 2
 ROWS = Path("build/tables.jsonl")
 LINEAR, EBM = "linear, not private", "private EBM"
 PEERS = ("diffprivlib", EBM)
