@@ -249,12 +249,10 @@ def _evaluate(
     evaluation = evaluate(
         estimator,
         parts.holdout,
-        schema.encode_target(parts.holdout),
         epsilon=arguments.evaluate_epsilon,
         delta=estimator.privacy.delta,
         dataset_size=parts.holdout_size,
         classes=schema.classes,
-        target_bounds=schema.target_bounds,
         ledger=_ledger(getattr(arguments, "ledger", str(directory)), parts, "holdout"),
         random_state=getattr(arguments, "seed", None),
     )

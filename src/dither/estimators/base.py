@@ -35,7 +35,7 @@ from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
 from dither.planning.search import MOST_SHARE
 from dither.schedules import parse
-from dither.schema import Ignored, Schema
+from dither.schema import Schema
 from dither.schema.encoder import as_schema
 from dither.training import TrainResult
 from dither.training.run_directory import is_taken
@@ -209,8 +209,8 @@ class PrivateEstimator(BaseEstimator, ABC):
             )
         if len(features) < 2:
             raise InvalidValueError(f"X must have at least 2 records, got {len(features)}")
-        encoded = [name for name, kind in schema.columns.items() if not isinstance(kind, Ignored)]
-        self.feature_names_in_, self.n_features_in_ = np.array(encoded, object), len(encoded)
+        self.feature_names_in_ = np.array([*schema.encoded_columns], object)
+        self.n_features_in_ = len(self.feature_names_in_)
         return features, targets
 
     def _choose_features(self, records: int) -> None:

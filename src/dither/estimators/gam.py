@@ -19,7 +19,7 @@ from dither.estimators.leaks import Leaks, check_scaling
 from dither.estimators.linear import Linear, PrivateLinearRegression, PrivateLogisticRegression
 from dither.estimators.shapes import Shape, draw, points_of
 from dither.estimators.splines import COARSEST, blocks_of, default_bins
-from dither.schema import Ignored, Number, Schema
+from dither.schema import Number, Schema
 from dither.types import FloatArray
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -116,12 +116,10 @@ class _GAM(Linear):
         self.bins_ = self._find_bins(records)
 
     def _checked_pairs(self) -> list[tuple[str, str]]:
-        known = [
-            name for name, kind in self.schema_.columns.items() if not isinstance(kind, Ignored)
-        ]
+        known = self.schema_.encoded_columns
         for pair in self.pairs:
             names = [pair] if isinstance(pair, str) else [*pair]
-            if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*known}:
+            if len(names) != 2 or len({*names}) != 2 or not {*names} <= known.keys():
                 raise InvalidValueError(
                     f"pairs must be pairs of two columns among {', '.join(known)}, got {pair!r}"
                 )

@@ -56,11 +56,6 @@ class Leaks:
         self.descriptions.append(what)
         self._remedies.append(remedy)
 
-    def extend(self, other: "Leaks") -> None:
-        """Add the leaks of another."""
-        self.descriptions += other.descriptions
-        self._remedies += other._remedies
-
     def warn(self, *, stacklevel: int) -> None:
         """Warn once of all leaks, at the line that called ``fit``.
 

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dither.schema.cells import as_numbers, coded, lookup
-from dither.schema.columns import Category, Column, Ignored, Number, YesNo
+from dither.schema.columns import Category, Column, Number, YesNo
 from dither.schema.target import Target
 
 _MANY = 0.5
@@ -85,11 +85,3 @@ def shares_of(kind: Column | Target, cells: "pd.Series[Any]") -> dict[str, float
 
 def _others(cells: "pd.Series[Any]", values: tuple[Any, ...]) -> NDArray[np.bool_]:
     return lookup(cells, map(str, values), other=-1, missing=0) < 0
-
-
-def used(columns: Mapping[str, Column], target: Target | None) -> dict[str, Column | Target]:
-    """Return what a schema says of every column that is not ignored, the target last."""
-    kinds: dict[str, Column | Target] = {
-        name: kind for name, kind in columns.items() if not isinstance(kind, Ignored)
-    }
-    return kinds if target is None else {**kinds, target.column: target}

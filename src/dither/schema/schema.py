@@ -15,7 +15,7 @@ from scipy import sparse
 
 from dither import validate
 from dither.schema.cells import as_numbers
-from dither.schema.checking import Fit, shares_of, used
+from dither.schema.checking import Fit, shares_of
 from dither.schema.columns import Column, Entries, Features, Ignored, Number
 from dither.schema.parsing import FILES, as_dict, named, parse_dict, parse_file
 from dither.schema.tables import (
@@ -159,7 +159,7 @@ class Schema:
         target = [] if self.target is None else [self.target.column]
         frame = read_table(path, [*self.columns, *target])
         with named(str(path)):
-            check_columns(self._encoded_names, frame.columns)
+            check_columns(self.encoded_columns, frame.columns)
         numbers = {name for name, column in self.columns.items() if isinstance(column, Number)}
         numbers.update(target if self.target_bounds is not None else [])
         for name in numbers & {*frame.columns}:
@@ -183,7 +183,7 @@ class Schema:
         """
         splines = _check_numbers(numbers, bins)
         table = self.read(table) if is_path(table) else table
-        cells = columns_of(table, self._encoded_names)
+        cells = columns_of(table, self.encoded_columns)
         slices = self.feature_slices(numbers=numbers, bins=bins)
         blocks = {name: self.columns[name].encode(cells[name], splines) for name in cells}
         return (_sparse if sparse else _dense)(blocks, slices, len(next(iter(cells.values()))))
@@ -214,7 +214,10 @@ class Schema:
             table: a table as `encode` takes it; columns may be absent.
         """
         table = read_table(table) if is_path(table) else table
-        kinds, names = used(self.columns, self.target), [*map(str, column_names(table))]
+        kinds: dict[str, Column | Target] = {**self.encoded_columns}
+        if self.target is not None:
+            kinds[self.target.column] = self.target
+        names = [*map(str, column_names(table))]
         cells = columns_of(table, [name for name in kinds if name in names])
         return Fit(
             {name: shares_of(kinds[name], each) for name, each in cells.items()},
@@ -249,8 +252,9 @@ class Schema:
         return math.sqrt(sum(column.squared_norm(splines) for column in self.columns.values()))
 
     @property
-    def _encoded_names(self) -> list[str]:
-        return [name for name, each in self.columns.items() if not isinstance(each, Ignored)]
+    def encoded_columns(self) -> dict[str, Column]:
+        """The columns that are not ignored."""
+        return {name: each for name, each in self.columns.items() if not isinstance(each, Ignored)}
 
     def __repr__(self) -> str:
         return f"Schema({dict(self.columns)}, {self.target})"
