@@ -120,7 +120,8 @@ def test_a_missing_cell_of_a_parquet_file_changes_no_other(tmp_path: Path) -> No
         ("table.csv.gz", b"secret", "cannot be read: Not a gzipped file"),
         (
             "table.csv.gz",
-            gzip.compress(b"age,code\n")[:-6],
+            # The same bytes at every collection: they name the test.
+            gzip.compress(b"age,code\n", mtime=0)[:-6],
             "cannot be read: Compressed file ended",
         ),
         ("table.parquet", b"secret", "cannot be read as a .parquet file"),
