@@ -511,6 +511,14 @@ def test_a_ring_that_advances_while_a_parameter_is_frozen_is_covered() -> None:
     assert found.delta(16.0).high < claim([LOW] * 6, 1.0, 2, 16.0)
 
 
+def test_a_vector_of_the_ring_that_is_used_twice_is_caught() -> None:
+    """u_(t−1) in place of u_(t−2), too: B has columns that are longer than 1."""
+    theta = np.array([1.0, 0.8, 0.8])
+    B = (np.eye(6) + (theta[1] + theta[2]) * np.eye(6, k=-1)) / np.linalg.norm(theta)
+    found = sampled(mixture(B / LOW, cyclic(6, 3), 1.0))
+    assert found.delta(8.0).low > 1.3 * claim([LOW] * 6, 1.0, 3, 8.0)
+
+
 def test_subsets_by_index_are_caught() -> None:
     """Without the first record, the second one has its index and is in its subset."""
     C = correlation([1.0, 0.6], 4)
