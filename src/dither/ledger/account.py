@@ -151,6 +151,8 @@ class Account:
             The plan to continue with, and the noise multipliers of all steps that were charged.
         """
         if run is None:
+            if len(spent) * plan.bands > taken:
+                plan, _, _ = after_losses(plan, taken=taken, spent=spent, noise=spent)
             return plan, spent
         self._wait()
         ledger = self._opened()
@@ -174,7 +176,7 @@ class Account:
             raise validate.InvalidValueError(
                 f"state must be of the ledger's run {run!r}, got one with other steps than it has"
             )
-        if len(account.spent) > taken:
+        if len(account.spent) * plan.bands > taken:
             plan = _replan(plan, taken, account)
         elif not account.is_open and len(account.spent) < len(account.noise):
             account.change(plan.fingerprint, np.asarray(account.noise))
@@ -255,7 +257,8 @@ class Account:
 def _replan(plan: Plan | ReactivePlan, taken: int, account: Account) -> Plan | ReactivePlan:
     """Return the plan of a run that has lost steps, and register it."""
     spent, noise = account.spent, account.noise
-    is_known = len(noise) == len(spent) + plan.steps - taken
+    b = plan.bands
+    is_known = len(noise) == len(spent) - (taken - plan.steps) // b
     if is_known and (account.is_open or taken == plan.steps):
         return as_registered(plan, taken=taken, spent=spent, noise=noise)
     new_plan, least, goes_on = after_losses(plan, taken=taken, spent=spent, noise=noise)
@@ -267,10 +270,12 @@ def _replan(plan: Plan | ReactivePlan, taken: int, account: Account) -> Plan | R
     if not goes_on:
         warnings.warn(f"the run ends early, after {taken} steps: {why}", stacklevel=5)
     else:
-        factor = float(np.max(least[len(spent) :] / plan.least_noise[taken:], initial=0.0))
+        planned = np.repeat(plan.charges, b)[taken : plan.steps]
+        rest = np.repeat(least[len(spent) :], b)[: planned.size]
+        factor = float(np.max(rest / planned, initial=0.0))
         warnings.warn(
-            f"{len(spent) - taken:,} steps were spent and lost: they stay spent, and the noise of "
-            f"the remaining steps is {factor:.4g} times the planned",
+            f"{len(spent) * b - taken:,} steps were spent and lost: they stay spent, and the noise "
+            f"of the remaining steps is {factor:.4g} times the planned",
             stacklevel=5,
         )
     return new_plan
