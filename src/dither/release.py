@@ -19,10 +19,13 @@ proof true for floating-point ones:
   of clipping is that no record contributes more than the clip norm and that sums are taken with
   factors of at most 1, which holds for automatic clipping as well as for flat clipping: see
   `dither.clipping.clip.Clip`. There every record is as long as one that flat clipping shortens.
+
+Correlated noise is computed in float64, too, from the noise of the last steps, before it is
+rounded. Rounding remains post-processing: what is rounded in one step is not used in the next.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -32,7 +35,9 @@ from torch import Tensor
 
 from dither import validate
 from dither.clipping import ClippedSum
+from dither.planning import Plan, ReactivePlan
 from dither.randomness import Stream
+from dither.types import FloatArray
 
 _GRID = 2.0**-20
 _HALF_BLOCK = 2**16
@@ -90,6 +95,67 @@ class ReleaseFacts:
         return self.energy
 
 
+@final
+class Ring:
+    """The noise of the last steps, from which correlated noise is computed; never shown or saved.
+
+    The noise multiplier of step t is z_t times `norm`(t).
+
+    Vector u_t = ξ_t − Σ_s θ_s·u_{t−s} of float64 is kept for b − 1 steps: 8·(b − 1) bytes per
+    parameter. Where other coordinates are released than in the step before, as after a parameter
+    was frozen, or where the step before failed, the ring begins again with nothing in it: columns
+    of B that end earlier are shorter, and cost less. A ring that paused would use its noise twice.
+
+    Args:
+        coefficients: θ_0 = 1 … θ_{b−1}.
+        norms: ν_t of every step, of the columns of B before they are divided by it.
+
+    Example:
+        >>> ring = Ring((1.0, 0.5), np.array([1.25, 1.0]))
+        >>> for step in range(2):
+        ...     ring.begin_step([("weight", 2)])
+        ...     ring.correlate(torch.tensor([1.0, 2.0], dtype=torch.float64))
+        tensor([1., 2.], dtype=torch.float64)
+        tensor([0.5000, 1.0000], dtype=torch.float64)
+    """
+
+    def __init__(self, coefficients: tuple[float, ...], norms: FloatArray) -> None:
+        self._norms = norms
+        self._theta = torch.tensor(coefficients[:0:-1], dtype=torch.float64)
+        self._layout: object = None
+        self._past = torch.zeros(len(self._theta), 0, dtype=torch.float64)
+        self._steps = self._start = 0
+
+    @classmethod
+    def of(cls, plan: Plan | ReactivePlan) -> "Ring | None":
+        """Return a ring with nothing in it, if the plan's noise is correlated."""
+        if not isinstance(plan, Plan) or plan.correlation is None:
+            return None
+        return cls(plan.correlation, plan.column_norms)
+
+    def norm(self, step: int) -> float:
+        """Return ν_t."""
+        return float(self._norms[step])
+
+    def begin_step(self, layout: Sequence[tuple[object, int]]) -> None:
+        """Begin a step whose vector has these parts: what it belongs to, and its size."""
+        size = sum(number for _, number in layout)
+        if layout != self._layout or self._start != size:
+            self._layout, self._steps = layout, 0
+            self._past = torch.zeros(len(self._theta), size, dtype=torch.float64)
+        self._steps, self._start = self._steps + 1, 0
+
+    def correlate(self, normals: Tensor) -> Tensor:
+        """Return the next coordinates of u_t, from as many standard normals."""
+        place = slice(self._start, self._start + normals.numel())
+        oldest = (self._steps - 1) % len(self._theta)
+        past = self._past[:, place]
+        u = normals - self._theta.roll(oldest) @ past
+        past[oldest] = u
+        self._start = place.stop
+        return u
+
+
 def release(
     clipped: ClippedSum,
     *,
@@ -97,6 +163,7 @@ def release(
     noise_multiplier: float,
     batch_size: int,
     stream: Stream,
+    ring: Ring | None = None,
 ) -> ReleasedGradient:
     """Add noise to a clipped sum and divide by the expected batch size.
 
@@ -109,6 +176,7 @@ def release(
         noise_multiplier: z_t; 0 adds nothing, for comparisons without privacy.
         batch_size: m, expected and public, whatever batch was drawn.
         stream: the source of random bits.
+        ring: of the run, for correlated noise; the noise multiplier is that of its new part.
 
     Example:
         >>> from dither.randomness import Source
@@ -125,11 +193,14 @@ def release(
         C = validate.positive(clip_norm=clip_norm)
     scale = z * C * (1.0 + margin(m)) if z > 0.0 else 0.0
     noisy: dict[str, Tensor] = {}
-    for names in _names_by_type(clipped):
+    groups = _names_by_type(clipped)
+    if ring is not None:
+        ring.begin_step([(n, clipped.gradients[n].numel()) for names in groups for n in names])
+    for names in groups:
         parts = [clipped.gradients[name] for name in names]
         flat = torch.cat([part.reshape(-1) for part in parts])
         if scale > 0.0:
-            add_noise(flat, scale, stream)
+            add_noise(flat, scale, stream, ring)
         chunks = flat.div_(m).split([part.numel() for part in parts])
         for name, chunk, part in zip(names, chunks, parts, strict=True):
             noisy[name] = chunk.view_as(part)
@@ -143,15 +214,21 @@ def margin(batch_size: int) -> float:
     return 1e-3 + batch_size * 2.0**-24
 
 
-def add_noise(values: Tensor, scale: float, stream: Stream) -> None:
+def add_noise(values: Tensor, scale: float, stream: Stream, ring: Ring | None = None) -> None:
     """Replace a vector by itself plus noise, in float64, rounded to the grid."""
     grid = 2.0 ** math.floor(math.log2(scale * _GRID))
     start = 0
-    for normals in normal_blocks(values.numel(), scale / grid, stream):
+    for normals in _noise_blocks(values.numel(), scale / grid, stream, ring):
         part = values[start : start + normals.numel()]
         start += normals.numel()
         noisy = normals.to(part.device).add_(part, alpha=1.0 / grid).round_()
         torch.mul(noisy, grid, out=part)
+
+
+def _noise_blocks(count: int, scale: float, stream: Stream, ring: Ring | None) -> Iterator[Tensor]:
+    if ring is None:
+        return normal_blocks(count, scale, stream)
+    return (ring.correlate(each).mul_(scale) for each in normal_blocks(count, 1.0, stream))
 
 
 def normal_blocks(count: int, scale: float, stream: Stream) -> Iterator[Tensor]:

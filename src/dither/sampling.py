@@ -1,8 +1,8 @@
 """Which records take part in a step.
 
-Every sampler is a frozen value whose one method ``draw(length, stream)`` returns the indices of a
-step's records, in ascending order. `sampler_for` returns the one that a plan was accounted for: the
-two cannot disagree.
+The one method of every sampler, ``draw(length, stream, step)``, returns the indices of a step's
+records, in ascending order. `sampler_for` returns the one that a plan was accounted for: the two
+cannot disagree.
 """
 
 import math
@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dither import validate
+from dither.accounting.cyclic import cycle_rate
 from dither.planning import Plan, ReactivePlan
-from dither.randomness import Stream
+from dither.randomness import Source, Stream
 
-__all__ = ["Fixed", "FullBatch", "Poisson", "Sampler", "sampler_for"]
+__all__ = ["Cyclic", "Fixed", "FullBatch", "Poisson", "Sampler", "sampler_for"]
 
 Indices = NDArray[np.int64]
 
@@ -30,7 +31,7 @@ class Sampler(Protocol):
         True
     """
 
-    def draw(self, length: int, stream: Stream) -> Indices:
+    def draw(self, length: int, stream: Stream, step: int = 0) -> Indices:
         """Return ascending indices from 0 … length−1, none twice."""
         ...
 
@@ -59,7 +60,7 @@ class Poisson:
         """Check the rate."""
         object.__setattr__(self, "sample_rate", validate.rate(sample_rate=self.sample_rate))
 
-    def draw(self, length: int, stream: Stream) -> Indices:
+    def draw(self, length: int, stream: Stream, step: int = 0) -> Indices:
         """Return the records that are included."""
         if self.sample_rate == 1.0:
             return np.arange(length)
@@ -92,7 +93,7 @@ class Fixed:
         """Check the number."""
         object.__setattr__(self, "batch_size", validate.count(batch_size=self.batch_size))
 
-    def draw(self, length: int, stream: Stream) -> Indices:
+    def draw(self, length: int, stream: Stream, step: int = 0) -> Indices:
         """Return the first m distinct numbers of a uniform sequence, in order."""
         m = self.batch_size
         if m > length:
@@ -115,6 +116,38 @@ def _draw_distinct(length: int, count: int, stream: Stream) -> Indices:
 
 
 @final
+class Cyclic:
+    """Cyclic Poisson sampling: steps take turns with random subsets of the records.
+
+    Every record is in one of b subsets, uniformly and independently. Step t draws every record of
+    subset t mod b independently with probability b·q.
+
+    Args:
+        sample_rate: q, at most 1/b.
+        bands: b.
+        length: how many records there are.
+        stream: of the assignments, which are as secret as the noise.
+
+    Example:
+        >>> from dither.randomness import Source
+        >>> source = Source(seed=2)
+        >>> sampler = Cyclic(0.5, 2, 8, source.stream("subsets", 0))
+        >>> [sampler.draw(8, source.stream("sampling", t), t).tolist() for t in range(3)]
+        [[0, 2, 6, 7], [1, 3, 4, 5], [0, 2, 6, 7]]
+    """
+
+    def __init__(self, sample_rate: float, bands: int, length: int, stream: Stream) -> None:
+        self._poisson = Poisson(cycle_rate(sample_rate, bands))
+        subsets = stream.below(bands, length)
+        self._subsets = [np.flatnonzero(subsets == j) for j in range(bands)]
+
+    def draw(self, length: int, stream: Stream, step: int = 0) -> Indices:
+        """Return the records of the step's subset that are included."""
+        subset = self._subsets[step % len(self._subsets)]
+        return subset[self._poisson.draw(subset.size, stream)]
+
+
+@final
 @dataclass(frozen=True)
 class FullBatch:
     """Every record in every step: gradient descent without sampling.
@@ -125,30 +158,41 @@ class FullBatch:
         array([0, 1, 2])
     """
 
-    def draw(self, length: int, stream: Stream) -> Indices:
+    def draw(self, length: int, stream: Stream, step: int = 0) -> Indices:
         """Return all indices."""
         return np.arange(length)
 
 
-def sampler_for(plan: Plan | ReactivePlan, *, length: int) -> Sampler:
+def sampler_for(
+    plan: Plan | ReactivePlan,
+    *,
+    length: int,
+    own_length: int | None = None,
+    subsets: Stream | None = None,
+) -> Sampler:
     """Return the sampler whose batches the plan's accountant has counted.
 
     Args:
         plan: the plan.
-        length: how many records there are. Under Poisson sampling it may be any number, since
-            q = m/dataset_size is public; the other kinds are accounted for exactly
-            ``plan.dataset_size`` records.
+        length: how many records there are. It may be any number, since q = m/dataset_size is
+            public; fixed-size and full batches are accounted for exactly ``plan.dataset_size``.
+        own_length: how many of them this process has; None is all.
+        subsets: where the assignments of cyclic sampling come from; None is the operating system.
 
     Example:
         >>> plan = Plan.unsafe_without_noise(steps=1, dataset_size=100, batch_size=10)
         >>> sampler_for(plan, length=97)
         Poisson(sample_rate=0.1)
     """
-    if validate.count(length=length) != plan.dataset_size and plan.sampling != "poisson":
+    if validate.count(length=length) != plan.dataset_size and plan.sampling == "fixed":
         raise validate.InvalidValueError(
             f"the data must have the plan's dataset_size, {plan.dataset_size} records, under "
             f"{plan.sampling} sampling, got {length}"
         )
+    if plan.sampling == "cyclic":
+        stream = Source().stream("subsets", 0) if subsets is None else subsets
+        own = length if own_length is None else own_length
+        return Cyclic(plan.sample_rate, plan.bands, own, stream)
     if plan.sample_rate == 1.0:
         return FullBatch()
     return Poisson(plan.sample_rate) if plan.sampling == "poisson" else Fixed(plan.batch_size)

@@ -65,7 +65,11 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
         "sampling must be one of fixed, poisson, got 'shuffle': no accountant here covers shuffled "
         "batches, and accounting them as Poisson would understate ε",
     ),
-    ({"sampling": "cyclic"}, ValueError, "sampling must be one of fixed, poisson, got 'cyclic'"),
+    (
+        {"sampling": "stratified"},
+        ValueError,
+        "sampling must be one of fixed, poisson, got 'stratified'",
+    ),
     ({"tolerance": 0.0}, ValueError, "tolerance must be a positive, finite number, got 0.0"),
     ({"tolerance": 1e-6}, ValueError, "tolerance must be at least 1e-5, got 1e-06"),
     ({"tolerance": math.nan}, ValueError, "tolerance must be a positive, finite number, got nan"),

@@ -230,7 +230,7 @@ def test_a_part_of_a_split_is_in_the_new_ledger(tmp_path: Path) -> None:
         epsilon=1.0, delta=model.privacy.delta, dataset_size=400, batch_size=400, steps=1
     )
     other = ledger.part("split", "test").register(evaluation)
-    other.finish(0, float(evaluation.least_noise[0]))
+    other.finish(0, float(evaluation.charges[0]))
     other.end()
     assert ledger.total(model.privacy.delta).epsilon == model.privacy.epsilon  # the larger
 

@@ -197,7 +197,7 @@ def test_noise_that_follows_is_registered_by_the_least_it_can_be(tmp_path: Path)
     ledger = new(tmp_path)
     ledger.cap(1.0, 1e-5)
     account = ledger.register(made)
-    least = made.least_noise
+    least = made.charges
     account.finish(0, float(least[0]) * 1.3)
     with pytest.raises(BudgetExceededError, match="less than the .* that was registered"):
         account.finish(1, float(least[1]) * 0.99)

@@ -105,7 +105,7 @@ def test_noise_that_follows_is_counted_by_the_least_it_could_be(tmp_path: Path) 
     # b_t² starts so small that the first gradients raise it at once: by 2.7 in the least of 300.
     (found,) = ledger.runs.values()
     assert max(found.spent) > 1.01 * max(found.noise)
-    least = accounting.epsilon(made.least_noise, sample_rate=M / N, delta=1e-5)
+    least = accounting.epsilon(made.charges, sample_rate=M / N, delta=1e-5)
     assert ledger.total(1e-5) == least
 
 

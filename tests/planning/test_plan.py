@@ -299,7 +299,11 @@ def test_str_is_for_a_review(made: Plan) -> None:
         ({"steps": None}, TypeError, "plan takes exactly one of steps and epochs"),
         ({"batch_size": 70_000}, ValueError, "batch_size must be at most dataset_size"),
         ({"clip_norm": -1.0}, ValueError, "clip_norm must be a positive, finite number, got -1.0"),
-        ({"noise": "cosine"}, ValueError, "noise must be one of matched, optimal, uniform"),
+        (
+            {"noise": "cosine"},
+            ValueError,
+            "noise must be one of correlated, matched, optimal, uniform",
+        ),
         (
             {"noise": [1.0, 2.0]},
             ValueError,

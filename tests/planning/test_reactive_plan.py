@@ -232,7 +232,7 @@ def test_str_is_for_a_review(fixed: ReactivePlan, following: ReactivePlan) -> No
         ),
         (
             {"noise": "filter", "stepsizes": Constant(1.0)},
-            "noise must be one of matched, optimal, uniform, got 'filter'",
+            "noise must be one of correlated, matched, optimal, uniform, got 'filter'",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from dither import Plan
 from dither.clipping import clip as clipping
 from dither.clipping.contributions import Outer, Summed
 from dither.ledger import Account
-from dither.planning.fixed_plan import FixedPlanState
+from dither.planning.fixed_state import FixedPlanState
 from dither.planning.reactive_plan import ReactivePlanState
 from dither.randomness import Source, Stream
 from dither.release import add_noise, release
@@ -167,7 +167,7 @@ class _Shuffled:
         self._size = batch_size
         self._order: NDArray[np.int64] = np.empty(0, np.int64)
 
-    def draw(self, length: int, stream: Stream) -> NDArray[np.int64]:
+    def draw(self, length: int, stream: Stream, step: int = 0) -> NDArray[np.int64]:
         size = round(self._size * length / 8_000)
         if self._order.size < size:
             self._order = np.random.default_rng(5).permutation(length)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dither.clipping import clip as clipping
 from dither.clipping.engine import clip_recording
-from dither.planning.fixed_plan import FixedPlanState
+from dither.planning.fixed_state import FixedPlanState
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
 from dither.training.private import Private

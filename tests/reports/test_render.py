@@ -142,7 +142,7 @@ def test_the_first_page_is_one_sheet_of_paper(copy: Path, tmp_path: Path, browse
     """With everything that one run can have: schema, evaluation, and metrics on public data."""
     describe(copy)
     plan = dither.plan(epsilon=0.13, delta=1e-3, dataset_size=99, batch_size=99, steps=1)
-    Ledger(copy).register(plan).finish(0, float(plan.least_noise[0]))
+    Ledger(copy).register(plan).finish(0, float(plan.charges[0]))
     path = write_report(run_report(copy), tmp_path / "report.html")
     page = browser.new_page()
     page.goto(path.as_uri())

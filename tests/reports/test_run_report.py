@@ -309,7 +309,7 @@ def test_an_evaluation_on_the_same_records_adds_up(tmp_path: Path) -> None:
     result = trained(tmp_path / "run", ledger=ledger)
     plan = dither.plan(epsilon=2.0, delta=1e-3, dataset_size=RECORDS, batch_size=RECORDS, steps=1)
     account = ledger.register(plan, name="evaluation")
-    account.finish(0, float(plan.least_noise[0]))
+    account.finish(0, float(plan.charges[0]))
     account.end()
     content = {"run": "evaluation", "privacy": {"epsilon": plan.bound.epsilon, "delta": 1e-3}}
     file = tmp_path / "run/evaluation.json"

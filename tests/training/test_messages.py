@@ -30,7 +30,7 @@ Mistake = Callable[[Private, Tensor, Tensor], Any]
 class Drawn:
     """Draws that many records in every step."""
 
-    def draw(self, length: int, stream: object) -> Any:
+    def draw(self, length: int, stream: object, step: int = 0) -> Any:
         return np.arange(DRAWN)
 
 

@@ -503,7 +503,7 @@ class Drawn:
     def __init__(self, *steps: range) -> None:
         self._steps = list(steps)
 
-    def draw(self, length: int, stream: object) -> Any:
+    def draw(self, length: int, stream: object, step: int = 0) -> Any:
         return np.array(self._steps.pop(0) if self._steps else range(length))
 
 

@@ -15,6 +15,8 @@ Sampling:
 
 - ``poisson``: every record independently with probability q; adjacency: add or remove one record.
 - ``fixed``: m distinct records; adjacency: replace one record, which moves the sum by up to 2·C.
+- ``cyclic``: for correlated noise; the steps take turns with the ``bands`` random subsets of the
+  records (`dither.accounting.cyclic`).
 
 ``sample_rate=1`` is the full batch and has a closed form. Shuffled batches are refused: no
 accountant here covers them.
@@ -22,12 +24,14 @@ accountant here covers them.
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import validate
 from dither.accounting import estimates, pld
+from dither.accounting.cyclic import cycle_minima, cycle_rate
 from dither.accounting.filter import BudgetExceededError, Filter, order_for
 from dither.accounting.gaussian import (
     ROUNDING,
@@ -77,6 +81,7 @@ def epsilon(
     sampling: str = "poisson",
     accountant: str | None = None,
     tolerance: float = 0.005,
+    bands: int = 1,
 ) -> PrivacyBound:
     """Return ε of noisy steps whose noise was fixed in advance.
 
@@ -88,9 +93,10 @@ def epsilon(
             clipped gradients, divided by the clip norm.
         sample_rate: q, in (0, 1]; one number, or with ``pld`` and ``rdp`` one per step.
         delta: δ, in (0, 1).
-        sampling: "poisson" or "fixed".
+        sampling: "poisson", "fixed" or "cyclic".
         accountant: one of `ACCOUNTANTS`; None is ``pld``.
         tolerance: how close ``pld`` brings its certified upper and lower bounds, relatively.
+        bands: b, under cyclic sampling: the number of subsets, at most 1/q.
 
     Returns:
         A `PrivacyBound`.
@@ -100,7 +106,15 @@ def epsilon(
         >>> print(f"{bound.lower:.2f} to {bound.epsilon:.2f}")
         1.51 to 1.52
     """
-    z, q, accountant = _check(noise_multipliers, sample_rate, sampling, accountant, tolerance)
+    if sampling == "cyclic":
+        charges, rate = _charges(noise_multipliers, sample_rate, bands)
+        bound = epsilon(
+            charges, sample_rate=rate, delta=delta, accountant=accountant, tolerance=tolerance
+        )
+        return replace(bound, sampling=sampling)
+    z, q, accountant = _check(
+        noise_multipliers, sample_rate, sampling, accountant, tolerance, bands
+    )
     delta = validate.probability(delta=delta)
     proven, lower = True, None
     if accountant == "pld":
@@ -128,6 +142,7 @@ def delta(
     sampling: str = "poisson",
     accountant: str | None = None,
     tolerance: float = 0.005,
+    bands: int = 1,
 ) -> PrivacyBound:
     """Return δ of noisy steps at a given ε; everything else is as in `epsilon`.
 
@@ -139,7 +154,15 @@ def delta(
         >>> print(f"{bound.delta:.1e}")
         7.9e-08
     """
-    z, q, accountant = _check(noise_multipliers, sample_rate, sampling, accountant, tolerance)
+    if sampling == "cyclic":
+        charges, rate = _charges(noise_multipliers, sample_rate, bands)
+        bound = delta(
+            charges, sample_rate=rate, epsilon=epsilon, accountant=accountant, tolerance=tolerance
+        )
+        return replace(bound, sampling=sampling)
+    z, q, accountant = _check(
+        noise_multipliers, sample_rate, sampling, accountant, tolerance, bands
+    )
     epsilon = validate.nonnegative(epsilon=epsilon)
     validate.choice(("pld", "rdp", "gdp"), accountant=accountant)
     proven = True
@@ -160,6 +183,7 @@ def costs(
     sample_rate: float,
     delta: float,
     sampling: str = "poisson",
+    bands: int = 1,
     known: Mapping[str, PrivacyBound] | None = None,
 ) -> dict[str, PrivacyBound]:
     """Return ε of the same steps by every accountant, for comparison.
@@ -168,7 +192,8 @@ def costs(
         noise_multipliers: as in `epsilon`.
         sample_rate: q, one number.
         delta: δ, in (0, 1).
-        sampling: "poisson" or "fixed".
+        sampling: "poisson", "fixed" or "cyclic".
+        bands: b, under cyclic sampling.
         known: bounds that need not be computed again, by accountant.
 
     Example:
@@ -176,11 +201,18 @@ def costs(
         >>> [name for name, bound in bounds.items() if bound.is_upper_bound]
         ['pld', 'rdp']
     """
-    z, q, bounds = noise_multipliers, sample_rate, known or {}
+    bounds = known or {}
     return {
         name: bounds[name]
         if name in bounds
-        else epsilon(z, sample_rate=q, delta=delta, sampling=sampling, accountant=name)
+        else epsilon(
+            noise_multipliers,
+            sample_rate=sample_rate,
+            delta=delta,
+            sampling=sampling,
+            accountant=name,
+            bands=bands,
+        )
         for name in ACCOUNTANTS
     }
 
@@ -196,13 +228,24 @@ def check_settings(*, sampling: str, accountant: str | None) -> str:
     return validate.choice(ACCOUNTANTS, accountant="pld" if accountant is None else accountant)
 
 
+def _charges(z: ArrayLike, sample_rate: ArrayLike, bands: int) -> tuple[FloatArray, float]:
+    """Return the noise and the rate of Poisson-sampled steps that cost as much as cyclic ones."""
+    q = cycle_rate(validate.rate(sample_rate=sample_rate), bands)
+    return cycle_minima(validate.positives(noise_multipliers=z), bands), q
+
+
 def _check(
     noise_multipliers: ArrayLike,
     sample_rate: ArrayLike,
     sampling: str,
     accountant: str | None,
     tolerance: float,
+    bands: int,
 ) -> tuple[FloatArray, float | FloatArray, str]:
+    if bands != 1:
+        raise validate.InvalidValueError(
+            f"bands must be 1 unless sampling is cyclic, got {bands!r} for {sampling!r}"
+        )
     z = validate.positives(noise_multipliers=noise_multipliers)
     q = validate.rates(z.size, sample_rate=sample_rate)
     name = check_settings(sampling=sampling, accountant=accountant)

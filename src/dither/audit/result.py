@@ -86,10 +86,10 @@ def _proven_delta(plan: Plan | ReactivePlan, epsilon: float) -> float:
         orders, budgets = np.array(budget.orders), np.array(budget.budgets)
         return accounting.renyi_delta(budgets, orders, epsilon)
     return accounting.delta(
-        plan.least_noise,
-        sample_rate=plan.sample_rate,
+        plan.charges,
+        sample_rate=plan.charge_rate,
         epsilon=epsilon,
-        sampling=plan.sampling,
+        sampling=plan.charge_sampling,
         tolerance=_TOLERANCE,
     ).delta
 

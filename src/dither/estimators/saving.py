@@ -104,7 +104,7 @@ def _run_in_ledger(ledger: Any, result: TrainResult) -> str:
 def _charge(ledger: Ledger, name: str, plan: Plan, *, is_seeded: bool) -> None:
     """Charge all steps of a fit, before its model can be seen."""
     account = ledger.register(plan, name=name, is_seeded=is_seeded)
-    for step, z in enumerate(plan.least_noise.tolist()):
+    for step, z in enumerate(plan.charges.tolist()):
         account.finish(step, z)
     account.end()
 

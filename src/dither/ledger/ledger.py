@@ -202,14 +202,14 @@ class Ledger:
     def add_run(self, run: str, plan: Plan | ReactivePlan, *, is_seeded: bool) -> None:
         """Write a run and its plan, or raise if it would pass the cap."""
         bound = plan.bound
-        noise = tuple(plan.least_noise.tolist())
+        noise = tuple(plan.charges.tolist())
 
         def entry(state: LedgerState) -> RunEntry:
             if run in state.runs:
                 raise validate.InvalidValueError(f"name must be new in the ledger, got {run!r}")
             split, part = self._part or (None, None)
             run_entry = RunEntry(
-                run, plan.fingerprint, plan.sampling, plan.sample_rate, noise, bound.epsilon,
+                run, plan.fingerprint, plan.charge_sampling, plan.charge_rate, noise, bound.epsilon,
                 bound.delta, is_seeded, now(), split, part, self._is_conditional or None,
             )  # fmt: skip
             state.check_cap(RunState(run_entry, noise, state.spenders))

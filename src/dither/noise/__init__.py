@@ -10,6 +10,7 @@ Only the ratios of the α matter: calibration to a budget finds their common sca
 array([1., 2.])
 """
 
+from dither.noise.correlated import Correlated
 from dither.noise.formulas import Custom, GrowthBound, Matched, Power, Uniform
 from dither.noise.optimal import Optimal
 from dither.types import Allocation, Budget
@@ -17,6 +18,7 @@ from dither.types import Allocation, Budget
 __all__ = [
     "Allocation",
     "Budget",
+    "Correlated",
     "Custom",
     "GrowthBound",
     "Matched",

@@ -2,16 +2,18 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import accounting, validate
 from dither.accounting.calibration import quick_epsilon
+from dither.accounting.cyclic import cycle_minima, cycle_rate
+from dither.noise.correlated import check_coefficients, column_norms
+from dither.planning.fixed_state import FixedPlanState
 from dither.planning.serialization import (
     fingerprint_of,
     from_json_value,
@@ -23,10 +25,8 @@ from dither.schedules.fixed import stepsizes_of
 from dither.types import (
     FloatArray,
     PrivacyBound,
-    Released,
     Schedule,
     Search,
-    SpentSoFar,
     adjacency_of,
 )
 
@@ -49,11 +49,13 @@ class Plan:
         clip_norm: C_G.
         dataset_size: n, public.
         batch_size: m, public, expected.
-        sampling: "poisson" or "fixed".
+        sampling: "poisson", "fixed", or for correlated noise "cyclic".
         delta: δ.
         accountant: which accountant proves the bound.
         clipping: "flat" or "automatic"; see `dither.plan`.
         search: None, or how the first steps choose a factor of the step sizes of the rest.
+        correlation: None, or the coefficients θ_0 = 1 … θ_{b−1} of correlated noise; see
+            `dither.noise.Correlated`.
         bound: the certified (ε, δ) of all steps.
 
     Example:
@@ -73,6 +75,7 @@ class Plan:
     accountant: str
     clipping: str = "flat"
     search: Search | None = None
+    correlation: tuple[float, ...] | None = None
     bound: PrivacyBound = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,6 +85,13 @@ class Plan:
             frozen = np.frombuffer(np.asarray(getattr(self, name), np.float64).tobytes())
             object.__setattr__(self, name, frozen)
         validate.same_length(self.stepsizes.size, noise_multipliers=self.noise_multipliers)
+        if (self.sampling == "cyclic") != (self.correlation is not None):
+            raise validate.InvalidValueError(
+                'sampling must be "cyclic" for correlated noise and for no other, got '
+                f"{self.sampling!r}"
+            )
+        if self.correlation is not None:
+            object.__setattr__(self, "correlation", check_coefficients(self.correlation))
         object.__setattr__(self, "bound", self._account())
 
     def _account(self) -> PrivacyBound:
@@ -92,6 +102,7 @@ class Plan:
                 delta=self.delta,
                 sampling=self.sampling,
                 accountant=self.accountant,
+                bands=self.bands,
             )
         return PrivacyBound(
             math.inf, 0.0, "none", self.sampling, adjacency_of(self.sampling), is_upper_bound=False
@@ -108,9 +119,34 @@ class Plan:
         return self.batch_size / self.dataset_size
 
     @property
-    def least_noise(self) -> FloatArray:
-        """The smallest noise multiplier that each step may have: here those that are planned."""
-        return self.noise_multipliers
+    def bands(self) -> int:
+        """The number of steps in a cycle: b for correlated noise, otherwise 1."""
+        return 1 if self.correlation is None else len(self.correlation)
+
+    @property
+    def charges(self) -> FloatArray:
+        """The noise multipliers that are accounted: one per step, or the smallest per cycle."""
+        return cycle_minima(self.noise_multipliers, self.bands)
+
+    def charge_of(self, step: int, noise_multiplier: float) -> tuple[int, float]:
+        """Return the number and the noise of the charge that covers a step with this noise."""
+        number = step // self.bands
+        return number, noise_multiplier if self.bands == 1 else float(self.charges[number])
+
+    @property
+    def charge_rate(self) -> float:
+        """The sampling rate at which they are accounted: q, or b·q for correlated noise."""
+        return cycle_rate(self.sample_rate, self.bands)
+
+    @property
+    def charge_sampling(self) -> str:
+        """The sampling as which they are accounted: "poisson" or "fixed"."""
+        return "fixed" if self.sampling == "fixed" else "poisson"
+
+    @cached_property
+    def column_norms(self) -> FloatArray:
+        """ν_t of every step of correlated noise; see `dither.noise.correlated`."""
+        return column_norms(self.correlation or (1.0,), self.steps)
 
     @classmethod
     def from_noise_multipliers(
@@ -125,8 +161,11 @@ class Plan:
         stepsizes: Schedule | ArrayLike | None = None,
         sampling: str = "poisson",
         accountant: str | None = None,
+        correlation: ArrayLike | None = None,
     ) -> "Plan":
         """Return a plan with the given noise multipliers, and account for them.
+
+        ``correlation`` correlates the noise; then the records are sampled cyclically.
 
         Example:
             >>> plan = Plan.from_noise_multipliers(
@@ -140,7 +179,10 @@ class Plan:
         norm = validate.positive(clip_norm=clip_norm)
         delta = validate.probability(delta=delta)
         proved_by = "pld" if accountant is None else accountant
-        return cls(eta, z, norm, n, m, sampling, delta, proved_by, clipping)
+        theta = None if correlation is None else check_coefficients(correlation)
+        if theta is not None and sampling == "poisson":
+            sampling = "cyclic"
+        return cls(eta, z, norm, n, m, sampling, delta, proved_by, clipping, correlation=theta)
 
     @classmethod
     def unsafe_without_noise(
@@ -170,7 +212,7 @@ class Plan:
         eta = stepsizes_of(Constant(1.0) if stepsizes is None else stepsizes, T)
         return cls(eta, np.zeros(T), norm, n, m, sampling, 0.0, "none", clipping)
 
-    def new_state(self) -> "FixedPlanState":
+    def new_state(self) -> FixedPlanState:
         """Return the state of a new run along this plan."""
         return FixedPlanState(self)
 
@@ -209,10 +251,10 @@ class Plan:
         curve, least = {0: 0.0, T: self.bound.epsilon}, self.bound.epsilon
         for knot in knots[-2::-1]:
             prefix = quick_epsilon(
-                self.noise_multipliers[:knot],
-                sample_rate=self.sample_rate,
+                self.charges[: -(-knot // self.bands)],
+                sample_rate=self.charge_rate,
                 delta=self.delta,
-                sampling=self.sampling,
+                sampling=self.charge_sampling,
                 accountant=self.accountant,
                 rough=True,
             )
@@ -228,6 +270,7 @@ class Plan:
             sample_rate=self.sample_rate,
             delta=self.delta,
             sampling=self.sampling,
+            bands=self.bands,
             known={self.accountant: self.bound},
         )
 
@@ -246,9 +289,11 @@ class Plan:
         # Left out if it is flat: plans that were saved before there was a choice stay the same.
         clipping = {} if self.clipping == "flat" else {"clipping": self.clipping}
         search = {} if self.search is None else {"search": asdict(self.search)}
+        bands = {} if self.correlation is None else {"correlation": [*self.correlation]}
         return {
             **clipping,
             **search,
+            **bands,
             "format": _FORMAT,
             "stepsizes": self.stepsizes.tolist(),
             "noise_multipliers": self.noise_multipliers.tolist(),
@@ -272,7 +317,7 @@ class Plan:
         """
         fields = parse_json(text)
         known = {*cls.unsafe_without_noise(steps=1, dataset_size=1, batch_size=1)._fields()}
-        extra = {"clipping", "search"}
+        extra = {"clipping", "search", "correlation"}
         if not isinstance(fields, dict) or {*fields} - extra != {*known, "fingerprint"}:
             raise validate.InvalidValueError(
                 f"plan must have the fields {', '.join(sorted(known))} and fingerprint"
@@ -294,6 +339,7 @@ class Plan:
         z = validate.nonnegatives(noise_multipliers=fields["noise_multipliers"])
         if z.any():
             setting |= {"delta": claimed.delta, "accountant": claimed.accountant}
+            setting |= {"correlation": fields.get("correlation")}
             plan = cls.from_noise_multipliers(z, **setting)
         else:
             plan = cls.unsafe_without_noise(steps=z.size, **setting)
@@ -322,63 +368,13 @@ class Plan:
             return f"{head}UNSAFE: no noise is added and nothing is claimed, ε = ∞"
         return (
             f"{head}noise z     {z[0]:.6g} first, {z[-1]:.6g} last, {z.min():.6g} least, "
-            f"{z.max():.6g} most\n"
+            f"{z.max():.6g} most{self._correlation_text()}\n"
             f"privacy     {self.bound}\n"
             f"fingerprint {self.fingerprint[:16]}"
         )
 
-
-@final
-class FixedPlanState:
-    """The state of a run along a `Plan`: all but the factor of a search was decided beforehand."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self.steps = 0
-        self.factor: float | None = None
-
-    def choose(self, factor: float) -> None:
-        """Multiply the step sizes of the rest by a factor, which the plan's search has chosen."""
-        known = () if self._plan.search is None else self._plan.search.factors
-        if factor not in known:
-            raise validate.InvalidValueError(f"factor must be one of {known}, got {factor!r}")
-        self.factor = factor
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """z_t of the plan."""
-        z = self._plan.noise_multipliers
-        return float(z[self.steps]) if self.steps < z.size else None
-
-    def spend(self) -> None:
-        """Count the step."""
-        self.steps += 1
-
-    def stepsize(self, released: Released, raw_squared_norm: Callable[[], float]) -> float:
-        """Return η_t of the plan, times the factor that its search has chosen."""
-        return float(self._plan.stepsizes[self.steps - 1]) * (self.factor or 1.0)
-
-    def bound(self) -> PrivacyBound:
-        """Return ε of the steps so far, as if their number had been fixed beforehand."""
-        if self.steps == self._plan.steps:
-            return self._plan.bound
-        return SpentSoFar.of(self._plan.bound, self._plan.spent(self.steps))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the noise multipliers of the steps that were spent, and the factor if any."""
-        chosen = {} if self.factor is None else {"factor": self.factor}
-        return {"spent": self._plan.noise_multipliers[: self.steps].tolist(), **chosen}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume after the steps that were spent, which are the plan's own."""
-        spent = state["spent"]
-        if list(spent) != self._plan.noise_multipliers[: len(spent)].tolist():
-            raise validate.InvalidValueError(
-                f"state must be a later one of the same run, got one of {len(spent)} other steps"
-            )
-        if "factor" in state:
-            self.choose(state["factor"])
-        self.steps = len(spent)
+    def _correlation_text(self) -> str:
+        return "" if self.correlation is None else f"; correlated within {self.bands} steps"
 
 
 def clipping_text(clip_norm: float, clipping: str) -> str:

@@ -1,5 +1,6 @@
 """From a budget to a plan: the noise is searched for, and its cost proven."""
 
+import warnings
 from dataclasses import replace
 from typing import overload
 
@@ -8,16 +9,18 @@ from numpy.typing import ArrayLike
 
 from dither import accounting, theory, validate
 from dither.accounting.calibration import calibrate
-from dither.noise import Custom, GrowthBound, Matched, Optimal, Uniform
+from dither.accounting.cyclic import cycle_minima
+from dither.noise import Correlated, Custom, GrowthBound, Matched, Optimal, Uniform
 from dither.planning.fixed_plan import Plan
 from dither.planning.reactive_plan import ReactivePlan, with_filter, with_fixed_noise
 from dither.schedules import Constant, Reactive
 from dither.types import Allocation, Budget, FloatArray, Schedule
 
-_NOISES: dict[str, Allocation] = {
+_NOISES: dict[str, Allocation | Correlated] = {
     "uniform": Uniform(),
     "matched": Matched(),
     "optimal": Optimal(),
+    "correlated": Correlated(),
 }
 NOISES = (*_NOISES,)
 
@@ -34,7 +37,7 @@ def plan(
     clip_norm: float = ...,
     clipping: str = ...,
     stepsizes: Reactive,
-    noise: Allocation | ArrayLike | str = ...,
+    noise: Allocation | Correlated | ArrayLike | str = ...,
     accountant: str | None = ...,
     sampling: str = ...,
 ) -> ReactivePlan: ...
@@ -52,7 +55,7 @@ def plan(
     clip_norm: float = ...,
     clipping: str = ...,
     stepsizes: Schedule | ArrayLike = ...,
-    noise: Allocation | ArrayLike | str = ...,
+    noise: Allocation | Correlated | ArrayLike | str = ...,
     accountant: str | None = ...,
     sampling: str = ...,
 ) -> Plan: ...
@@ -69,7 +72,7 @@ def plan(
     clip_norm: float = 1.0,
     clipping: str = "flat",
     stepsizes: Schedule | Reactive | ArrayLike = Constant(1.0),  # noqa: B008 - a frozen value
-    noise: Allocation | ArrayLike | str = "optimal",
+    noise: Allocation | Correlated | ArrayLike | str = "optimal",
     accountant: str | None = None,
     sampling: str = "poisson",
 ) -> Plan | ReactivePlan:
@@ -90,9 +93,11 @@ def plan(
             every one of them, g·C_G/(‖g‖ + 0.01), so that no gradient norm has to be guessed. A
             record changes the sum by at most C_G either way, and ε is the same.
         stepsizes: a schedule, one step size per step, or a rule that reacts to what is released.
-        noise: an allocation, one α per step, or "optimal", "matched", "uniform". For a rule that
-            reacts: `GrowthBound`, "uniform" or one α per step, fixed in advance, or "filter", which
-            lets the noise follow b_t during the run.
+        noise: an allocation, one α per step, or "optimal", "matched", "uniform", "correlated".
+            Correlated noise lets later steps cancel part of earlier noise, and samples cyclically;
+            where that gains nothing it is optimal noise, with a warning. For a rule that reacts:
+            `GrowthBound`, "uniform" or one α per step, fixed in advance, or "filter", which lets
+            the noise follow b_t during the run.
         accountant: which accountant's ε is meant; None is the tightest sound one.
         sampling: "poisson" or "fixed".
 
@@ -122,6 +127,8 @@ def plan(
         accountant,
         sampling,
     )
+    if sampling == "cyclic":
+        sampling = _check_cyclic(noise)
     accounting.check_settings(sampling=sampling, accountant=accountant)
     shape = Plan.unsafe_without_noise(
         steps=T,
@@ -133,17 +140,21 @@ def plan(
         sampling=sampling,
     )
     if not isinstance(stepsizes, Reactive):
-        return _search(shape, _check_allocation(noise, T), budget)
+        allocation = _check_allocation(noise, T)
+        if isinstance(allocation, Correlated):
+            return _correlated(shape, allocation, budget)
+        return _search(shape, allocation.alphas(shape.stepsizes, budget=budget), budget, allocation)
     if isinstance(noise, str) and noise == "filter":
         return with_filter(stepsizes, shape, budget)
     known = not isinstance(noise, str) or noise == "uniform"
-    allocation = _check_allocation(noise, T) if known else None
-    if not isinstance(allocation, Uniform | GrowthBound | Custom):
+    fixed = _check_allocation(noise, T) if known else None
+    if not isinstance(fixed, Uniform | GrowthBound | Custom):
         raise validate.InvalidValueError(
             'noise must be "filter", "uniform", a GrowthBound or one α per step where step sizes '
             f"react to releases, got {noise!r}"
         )
-    return with_fixed_noise(stepsizes, _search(shape, allocation, budget))
+    alphas = fixed.alphas(shape.stepsizes, budget=budget)
+    return with_fixed_noise(stepsizes, _search(shape, alphas, budget, fixed))
 
 
 def compare(
@@ -174,14 +185,33 @@ def compare(
     }
 
 
-def _search(shape: Plan, allocation: Allocation, budget: Budget) -> Plan:
+def _correlated(shape: Plan, noise: Correlated, budget: Budget) -> Plan:
+    """Return a plan of correlated noise, or of optimal noise where that is better."""
+    if shape.sampling != "poisson":
+        raise validate.InvalidValueError(
+            f"sampling must be poisson or cyclic for correlated noise, got {shape.sampling!r}"
+        )
+    design = noise.design(shape.stepsizes, budget=budget)
+    if design is None:
+        warnings.warn(
+            "correlated noise gains nothing over optimal noise here: the plan has optimal noise",
+            stacklevel=4,
+        )
+        optimal = noise.fallback
+        return _search(shape, optimal.alphas(shape.stepsizes, budget=budget), budget, optimal)
+    made = replace(shape, sampling="cyclic", correlation=design.coefficients)
+    return _search(made, design.alphas, budget, Optimal())
+
+
+def _search(shape: Plan, alphas: FloatArray, budget: Budget, allocation: Allocation) -> Plan:
     """Return the plan of this shape whose noise costs the budget, and no more."""
-    alphas = allocation.alphas(shape.stepsizes, budget=budget)
-    target, start, floor = budget, None, 0.0
+    start, floor = None, 0.0
     if isinstance(allocation, Optimal):
         start, floor = 1.0, allocation.floor if alphas.min() >= allocation.floor else 0.0
+    target = replace(budget, sample_rate=shape.charge_rate, sampling=shape.charge_sampling)
+    charged = cycle_minima(alphas, shape.bands)
     for attempt in range(8):
-        start = calibrate(alphas, target, accuracy=5e-4, start=start, floor=floor)
+        start = calibrate(charged, target, accuracy=5e-4, start=start, floor=floor)
         z = validate.positives(noise_multipliers=np.maximum(alphas * start, floor))
         made = replace(
             shape, noise_multipliers=z, delta=budget.delta, accountant=budget.accountant or "pld"
@@ -197,9 +227,20 @@ def _search(shape: Plan, allocation: Allocation, budget: Budget) -> Plan:
     )
 
 
-def _check_allocation(noise: Allocation | ArrayLike | str, T: int) -> Allocation:
+def _check_cyclic(noise: Allocation | Correlated | ArrayLike | str) -> str:
+    """Return the sampling from which a plan of correlated noise is made."""
+    if not isinstance(noise, Correlated) and not (isinstance(noise, str) and noise == "correlated"):
+        raise validate.InvalidValueError(
+            "sampling must be poisson or fixed for noise that is not correlated, got 'cyclic'"
+        )
+    return "poisson"
+
+
+def _check_allocation(
+    noise: Allocation | Correlated | ArrayLike | str, T: int
+) -> Allocation | Correlated:
     if isinstance(noise, str):
         return _NOISES[validate.choice(_NOISES, noise=noise)]
-    if isinstance(noise, Allocation) and not isinstance(noise, type):
+    if isinstance(noise, Allocation | Correlated) and not isinstance(noise, type):
         return noise
     return Custom(validate.same_length(T, noise=validate.positives(noise=noise)))

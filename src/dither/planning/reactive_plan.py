@@ -94,7 +94,26 @@ class ReactivePlan:
         return self.batch_size / self.dataset_size
 
     @property
-    def least_noise(self) -> FloatArray:
+    def bands(self) -> int:
+        """The number of steps in a cycle: 1, as noise that reacts is not correlated."""
+        return 1
+
+    def charge_of(self, step: int, noise_multiplier: float) -> tuple[int, float]:
+        """Return the number and the noise of a step's charge: its own."""
+        return step, noise_multiplier
+
+    @property
+    def charge_rate(self) -> float:
+        """The sampling rate at which steps are accounted, q."""
+        return self.sample_rate
+
+    @property
+    def charge_sampling(self) -> str:
+        """The sampling as which steps are accounted: the plan's."""
+        return self.sampling
+
+    @property
+    def charges(self) -> FloatArray:
         """The smallest noise multiplier that each step may have, known before the first.
 
         b_t² is at least b_0² + ν·t. More noise than this, chosen during the run, reveals no more:

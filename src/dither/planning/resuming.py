@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from dither import validate
 from dither.accounting.calibration import quick_epsilon
+from dither.accounting.cyclic import cycle_minima
 from dither.planning.fixed_plan import Plan
 from dither.planning.reactive_plan import ReactivePlan
 from dither.types import FloatArray
@@ -26,11 +27,12 @@ _FINE = 1e-3
 
 
 def check_state(
-    state: Mapping[str, Any], own: Mapping[str, Any], released: int
+    state: Mapping[str, Any], own: Mapping[str, Any], released: int, bands: int
 ) -> tuple[int, list[float]]:
-    """Return how many steps a saved run has taken, and the noise of those that it has spent.
+    """Return how many steps a saved run has taken, and the noise of its charges.
 
-    ``own`` is the state of the run that resumes it, which has released some steps itself.
+    ``own`` is the state of the run that resumes it, which has released some steps itself; a charge
+    is for as many steps as there are ``bands``.
     """
     for name in ("format", "plan", "seed"):
         if state.get(name, ...) != own[name]:
@@ -40,10 +42,10 @@ def check_state(
             )
     spent = [float(z) for z in state["plan_state"]["spent"]]
     taken = validate.instance(int, taken=state["taken"])
-    if len(spent) < max(taken, released):
+    if len(spent) * bands < max(taken, released):
         raise validate.InvalidValueError(
             f"state must have spent the {max(taken, released)} steps that were released, got "
-            f"{len(spent)}: to go back because of results is not covered by the plan"
+            f"{len(spent) * bands}: to go back because of results is not covered by the plan"
         )
     return taken, spent
 
@@ -56,20 +58,20 @@ def after_losses(
     Args:
         plan: the plan as it was before the first step.
         taken: how many of its steps the model has taken.
-        spent: the noise multipliers of all steps that were spent, taken or lost.
-        noise: the least noise of the steps that was registered, those that were spent first.
+        spent: the noise multipliers of all that was charged, steps or cycles, taken or lost.
+        noise: the least noise that was registered, that of the charges first.
 
     Returns:
-        The new plan, whose first steps are those that were spent; the least noise of all its steps;
+        The new plan, whose first steps are those that were charged; the noise of all its charges;
         and whether there are steps left: if not, the run has come to its end early.
     """
     if isinstance(plan, ReactivePlan) and plan.noises is None:
-        least = np.concatenate([np.asarray(noise[: len(spent)]), plan.least_noise[taken:]])
+        least = np.concatenate([np.asarray(noise[: len(spent)]), plan.charges[taken:]])
         return replace(plan, steps=least.size), least, True
     recalibrated = with_spent(_fixed(plan), spent, taken=taken)
     if recalibrated is None:
         return only_spent(plan, spent), np.asarray(spent, dtype=np.float64), False
-    return _with_noise_of(recalibrated, plan), recalibrated.noise_multipliers, True
+    return _with_noise_of(recalibrated, plan), recalibrated.charges, True
 
 
 def only_spent(plan: Plan | ReactivePlan, spent: Sequence[float]) -> Plan | ReactivePlan:
@@ -77,8 +79,8 @@ def only_spent(plan: Plan | ReactivePlan, spent: Sequence[float]) -> Plan | Reac
     if isinstance(plan, ReactivePlan) and plan.noises is None:
         return replace(plan, steps=len(spent))
     fixed = _fixed(plan)
-    stepsizes = np.resize(fixed.stepsizes, len(spent))
-    noise = np.asarray(spent, dtype=np.float64)
+    noise = np.repeat(np.asarray(spent, dtype=np.float64), fixed.bands)
+    stepsizes = np.resize(fixed.stepsizes, noise.size)
     return _with_noise_of(replace(fixed, noise_multipliers=noise, stepsizes=stepsizes), plan)
 
 
@@ -89,8 +91,9 @@ def as_registered(
     if isinstance(plan, ReactivePlan) and plan.noises is None:
         return replace(plan, steps=len(noise))
     fixed = _fixed(plan)
-    stepsizes = _stepsizes(fixed, taken, len(spent) - taken)
-    registered = replace(fixed, noise_multipliers=np.asarray(noise), stepsizes=stepsizes)
+    stepsizes = _stepsizes(fixed, taken, len(spent) * fixed.bands - taken)
+    each = np.repeat(np.asarray(noise), fixed.bands)[: stepsizes.size]
+    registered = replace(fixed, noise_multipliers=each, stepsizes=stepsizes)
     return _with_noise_of(registered, plan)
 
 
@@ -112,15 +115,16 @@ def _with_noise_of(fixed: Plan, plan: Plan | ReactivePlan) -> Plan | ReactivePla
 def with_spent(plan: Plan, spent: ArrayLike, *, taken: int = 0) -> Plan | None:
     """Return the plan of the steps that were spent, and of those that the model still needs.
 
-    Its first steps are those in ``spent``, whether their releases were used or lost. The noise of
-    the rest is the old plan's, times the smallest factor with which everything together costs no
+    Its first steps are those that ``spent`` has charges for, whether their releases were used or
+    lost, or of a cycle that was begun: correlated noise begins again after them. The noise of the
+    rest is the old plan's, times the smallest factor with which everything together costs no
     more than the old plan claims. None if nothing is left to do, or if nothing fits with at most
     `MOST_NOISE` times the noise.
     """
     rest = plan.noise_multipliers[taken:]
     if not rest.size:
         return None
-    first = np.asarray(spent, dtype=np.float64)
+    first = np.repeat(np.asarray(spent, dtype=np.float64), plan.bands)
     stepsizes = _stepsizes(plan, taken, first.size - taken)
     if math.isinf(plan.bound.epsilon):
         return replace(plan, noise_multipliers=np.zeros(stepsizes.size), stepsizes=stepsizes)
@@ -143,10 +147,10 @@ def _factors(plan: Plan, first: FloatArray, rest: FloatArray) -> list[float]:
 
     def excess(log_factor: float) -> float:
         epsilon = quick_epsilon(
-            np.concatenate([first, math.exp(log_factor) * rest]),
-            sample_rate=plan.sample_rate,
+            cycle_minima(np.concatenate([first, math.exp(log_factor) * rest]), plan.bands),
+            sample_rate=plan.charge_rate,
             delta=plan.delta,
-            sampling=plan.sampling,
+            sampling=plan.charge_sampling,
             accountant=plan.accountant,
         )
         return epsilon - plan.bound.epsilon

@@ -87,15 +87,20 @@ def with_search(
         )
     search = _search_of(plan, tuple(map(float, validate.positives(factors=factors))))
     budget = Budget(
-        share * plan.bound.epsilon, plan.delta, plan.sample_rate, plan.accountant, plan.sampling
+        share * plan.bound.epsilon,
+        plan.delta,
+        plan.charge_rate,
+        plan.accountant,
+        plan.charge_sampling,
     )
-    z = np.full(search.steps, calibrate(np.ones(search.steps), budget))
-    made = with_spent(plan, z)
+    charges = search.steps // plan.bands
+    made = with_spent(plan, np.full(charges, calibrate(np.ones(charges), budget)))
     if made is None:
         raise validate.InvalidValueError(
             f"tune must leave enough of ε = {plan.bound.epsilon:g} for the run, got {share!r}"
         )
-    relative = trial_rate(z[: search.trial_steps], made.noise_multipliers[search.steps :])
+    z = made.noise_multipliers
+    relative = trial_rate(z[: search.trial_steps], z[search.steps :])
     trial = relative * _shortened(plan.stepsizes, search.trial_steps)
     scoring = np.ones(search.score_steps)  # which take no step
     etas = np.concatenate([*(factor * trial for factor in factors), scoring, plan.stepsizes])
@@ -124,6 +129,7 @@ def _search_of(plan: Plan, factors: tuple[float, ...]) -> Search:
     k = len(factors)
     trial_steps = max(_FEWEST_STEPS, math.ceil(TRIAL_COMPUTE * plan.steps / k))
     score_steps = min(math.ceil(plan.dataset_size / plan.batch_size), k * trial_steps)
+    score_steps += -(k * trial_steps + score_steps) % plan.bands  # a search has whole cycles
     return Search(factors, trial_steps, score_steps)
 
 

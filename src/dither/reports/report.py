@@ -215,5 +215,6 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         search=None if plan.plan is None else plan.plan.search,
         factor=factor,
         is_weighted=result is not None and result.is_weighted,
+        bands=1 if plan.plan is None else plan.plan.bands,
         **{"is_counted": is_counted, **chosen},
     )

@@ -208,7 +208,7 @@ def check_same_run(
     """
     if ranks.size == 1:
         return
-    if plan.sampling != "poisson" and plan.sample_rate < 1.0:
+    if plan.sampling == "fixed" and plan.sample_rate < 1.0:
         raise InvalidValueError(
             f"plan must be of Poisson sampling in a process group, got {plan.sampling!r}: a fixed "
             "number of records cannot be drawn by ranks that know only their own"

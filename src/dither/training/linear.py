@@ -31,11 +31,12 @@ from dither.clipping.linear import (
 )
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
+from dither.noise.correlated import inverse
 from dither.planning import Plan, ReactivePlan
 from dither.planning.search import check_no_search
 from dither.progress import Progress
 from dither.randomness import Source
-from dither.release import release
+from dither.release import Ring, release
 from dither.sampling import sampler_for
 from dither.training.averaging import Weighting, find_averaging
 from dither.training.distributed import check_single_process
@@ -191,24 +192,35 @@ class _Steps:
         bar: Progress,
     ) -> None:
         self.plan, self.state, self._bar = plan, plan.new_state(), bar
-        self._source, self._sampler = Source(seed), sampler_for(plan, length=length)
+        self._source = Source(seed)
+        self._ring: Ring | None = None  # means of records have independent noise
+        self._sampler = sampler_for(plan, length=length, subsets=self._source.stream("subsets", 0))
         self.account = account_for(ledger, name=None, is_seeded=seed is not None)
         self.name = self.account.register(plan)
         self.noise_multiplier = self.stepsize = float("nan")
+
+    def correlate_noise(self) -> None:
+        """Let the noise of the steps to come be correlated, if the plan's is."""
+        self._ring = Ring.of(self.plan)
 
     def release(self, rows: Rows, weight: Tensor, logit_gradients: LogitGradients) -> Tensor:
         """Return what the next step releases; `stepsize` is then the step's."""
         t, z = self.state.steps, self.state.noise_multiplier
         if z is None:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
-        self.account.begin(t, z)
-        records = self._sampler.draw(len(rows.norms), self._source.stream("sampling", t))
+        self.account.begin(*self.plan.charge_of(t, z))
+        records = self._sampler.draw(len(rows.norms), self._source.stream("sampling", t), t)
         clipped = linear_clipped_sum(rows, weight, logit_gradients, records)
-        self.account.finish(t, z)
+        self.account.finish(*self.plan.charge_of(t, z))
         self.state.spend()
-        m, noise = self.plan.batch_size, self._source.stream("noise", t)
+        m = self.plan.batch_size
         released = release(
-            clipped, clip_norm=rows.clip.norm, noise_multiplier=z, batch_size=m, stream=noise
+            clipped,
+            clip_norm=rows.clip.norm,
+            noise_multiplier=z if self._ring is None else z * self._ring.norm(t),
+            batch_size=m,
+            stream=self._source.stream("noise", t),
+            ring=self._ring,
         )
 
         def raw_squared_norm() -> float:
@@ -313,6 +325,7 @@ def _descent(
     """Take the steps that are left, and yield the average after each."""
     weight = start.clone()
     velocity, average = torch.zeros_like(weight), weight.clone()
+    run.correlate_noise()
     while run.state.noise_multiplier is not None:
         released = run.release(rows, weight, logit_gradients)
         velocity.mul_(momentum).add_(released, alpha=1.0 - momentum)
@@ -332,5 +345,9 @@ def _weight_noise(plan: Plan, first: int, momentum: float, weighting: Weighting)
     # Noise of a step moves each later iterate by its step size, as momentum spreads it.
     moves = plan.stepsizes[first:] * np.cumsum(kept[::-1])[::-1] * (1.0 - momentum)
     powers = momentum ** np.arange(len(steps))
-    effects = [float(moves[s:] @ powers[: len(steps) - s]) for s in range(len(steps))]
-    return plan.clip_norm / plan.batch_size * float(np.linalg.norm(effects * z))
+    effects = np.array([moves[s:] @ powers[: len(steps) - s] for s in range(len(steps))])
+    weights = effects * z
+    if plan.correlation is not None:
+        scaled = (weights * plan.column_norms[first:])[::-1]
+        weights = np.convolve(scaled, inverse(plan.correlation, z.size))[: z.size]
+    return plan.clip_norm / plan.batch_size * float(np.linalg.norm(weights))

@@ -26,10 +26,10 @@ from dither.clipping.layers import check_layers
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.ledger import Account
 from dither.planning import Plan, ReactivePlan
-from dither.planning.fixed_plan import FixedPlanState
+from dither.planning.fixed_state import FixedPlanState
 from dither.planning.resuming import check_state
 from dither.randomness import Source
-from dither.release import ReleaseFacts, release
+from dither.release import ReleaseFacts, Ring, release
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.augmentation import Augment, Augmentation
 from dither.training.distributed import Ranks, check_same, check_same_step
@@ -94,6 +94,7 @@ class Private:
         self.run: str | None = None
         self._draws, self._source, self._account, self._ranks = draws, source, account, ranks
         self._state, self._first_plan, self._taken = plan.new_state(), plan, 0
+        self._ring = Ring.of(plan)
         self._randomness = ModelRandomness(source, ranks.rank)
         self._augmentation = None if augment is None else Augmentation(augment)
         # Hooks come last: errors before leave none behind.
@@ -223,7 +224,7 @@ class Private:
         """
         # Otherwise what was spent after one of the states would not be counted.
         check_same(self._ranks, {"state": dict(state)})
-        taken, spent = check_state(state, self.state_dict(), self.step)
+        taken, spent = check_state(state, self.state_dict(), self.step, self.plan.bands)
         if taken and state.get("run") is None and math.isfinite(self.plan.bound.epsilon):
             warnings.warn(
                 "without a ledger, steps released after this state was saved are not counted: pass "
@@ -236,7 +237,8 @@ class Private:
         plan_state = plan.new_state()
         plan_state.load_state_dict({**state["plan_state"], "spent": charged})
         self.plan, self._state, self._taken, self.run = plan, plan_state, taken, state.get("run")
-        self._draws.clear()
+        self._ring = Ring.of(plan)
+        self._draws.restart(self.step)
         self._end_step()
 
     def close(self) -> None:
@@ -270,7 +272,7 @@ class Private:
                 batch, step.multiplicity = self._augmentation.apply(batch, step.records)
         self._randomness.begin("model", self.step)
         if (z := self._state.noise_multiplier) is not None:
-            self._account.begin(self.step, z)
+            self._account.begin(*self.plan.charge_of(self.step, z))
         self._optimizer_hooks.begin_step()
         self._step = step
         self._record(step, step.records)
@@ -323,14 +325,15 @@ class Private:
     def _charge_and_release(self, z: float, total: Tensors, gradients: Tensors) -> ReleaseFacts:
         """Charge a step, and only then overwrite ``gradients`` with its release."""
         number, m = self.step, self.plan.batch_size
-        self._account.finish(number, z)
+        self._account.finish(*self.plan.charge_of(number, z))
         self._spend()
         released = release(
             ClippedSum(total, torch.zeros(0)),
             clip_norm=self.plan.clip_norm,
-            noise_multiplier=z,
+            noise_multiplier=z if self._ring is None else z * self._ring.norm(number),
             batch_size=m,
             stream=self._source.stream("noise", number + 1),
+            ring=self._ring,
         )
         for name, gradient in released.gradients.items():
             gradients[name] = gradient.to(gradients[name].dtype)

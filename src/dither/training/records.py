@@ -125,10 +125,10 @@ class Draws:
     def __init__(
         self, records: Records, plan: Plan | ReactivePlan, source: Source, *, length: int, rank: int
     ) -> None:
-        self._records, self._source = records, source
-        self._sampler = sampler_for(plan, length=length)
-        self._purpose = f"sampling of rank {rank}" if rank else "sampling"
+        self._records, self._plan, self._source, self._length = records, plan, source, length
+        self._of_rank = f" of rank {rank}" if rank else ""
         self._drawn: dict[int, Indices] = {}
+        self.restart(0)
 
     def batches(self, first: int, last: int) -> Iterator[tuple[Any, int]]:
         """Return the batches of steps ``first`` to ``last`` - 1, and how many records each has.
@@ -145,15 +145,21 @@ class Draws:
         """Forget the records of a step that was taken."""
         self._drawn.pop(step, None)
 
-    def clear(self) -> None:
-        """Draw the records of all steps again."""
+    def restart(self, step: int) -> None:
+        """Draw the records of all steps again from a step on, and the subsets that they are in."""
         self._drawn.clear()
+        self._sampler = sampler_for(
+            self._plan,
+            length=self._length,
+            own_length=self._records.length,
+            subsets=self._source.stream(f"subsets{self._of_rank}", step),
+        )
 
     def _draw(self, first: int, last: int, sizes: list[int]) -> Iterator[Indices]:
         for step in range(first, last):
             if step not in self._drawn:
-                stream = self._source.stream(self._purpose, step)
-                self._drawn[step] = self._sampler.draw(self._records.length, stream)
+                stream = self._source.stream(f"sampling{self._of_rank}", step)
+                self._drawn[step] = self._sampler.draw(self._records.length, stream, step)
             draw = self._drawn[step]
             sizes.append(draw.size)
             yield draw if draw.size else np.zeros(1, np.int64)

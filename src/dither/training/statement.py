@@ -30,7 +30,7 @@ class RunFacts:
         steps: number of steps.
         dataset_size: n.
         batch_size: m.
-        sampling: "poisson" or "fixed".
+        sampling: "poisson", "fixed" or "cyclic".
         clip_norm: C_G.
         clipping: "flat" or "automatic".
         fingerprint: of the plan.
@@ -43,6 +43,7 @@ class RunFacts:
         search: the search that the plan begins with, if any.
         factor: what it has chosen, if that is known.
         is_weighted: whether records had weights.
+        bands: of correlated noise; 1 if noise is not correlated.
     """
 
     bound: PrivacyBound
@@ -63,6 +64,7 @@ class RunFacts:
     search: Search | None = None
     factor: float | None = None
     is_weighted: bool = False
+    bands: int = 1
 
 
 class _Stated(Protocol):
@@ -147,6 +149,7 @@ def facts_of(result: TrainResult) -> RunFacts:
         search=plan.search if isinstance(plan, Plan) else None,
         factor=result.factor,
         is_weighted=result.is_weighted,
+        bands=plan.bands,
     )
 
 
@@ -187,6 +190,10 @@ def _mechanism(facts: RunFacts) -> str:
         f"probability q = {q:.6g}.",
         "fixed": f"Fixed-size sampling: each step draws {facts.batch_size:,} distinct records "
         "uniformly at random.",
+        "cyclic": f"Cyclic Poisson sampling: before the first step every record is put into one of "
+        f"{facts.bands} subsets, uniformly and independently; the steps take turns with the "
+        "subsets, and draw every record of theirs independently with probability "
+        f"{facts.bands}·q = {facts.bands * q:.6g}.",
     }[facts.sampling]
     if q == 1.0:
         sampling = "Full batch: each step uses all records."
@@ -198,7 +205,9 @@ def _mechanism(facts: RunFacts) -> str:
         )
     elif math.isfinite(C):
         clips = f"clips per-record gradients to l2 norm {C:g}, "
-    sums = "adds Gaussian noise to their sum" if facts.has_noise else "sums the gradients"
+    correlated = f", correlated within {facts.bands} steps," if facts.bands > 1 else ""
+    noise = f"adds Gaussian noise{correlated} to their sum"
+    sums = noise if facts.has_noise else "sums the gradients"
     return (
         f"Training: {facts.steps:,} steps. {sampling} Each step {clips}{sums} and divides by "
         f"{facts.batch_size:,}. {_search(facts)}Plan fingerprint: {facts.fingerprint[:16]}."

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from dither.clipping.batch import Loss, forward, slice_rows, tensors
 from dither.planning import Plan
-from dither.planning.fixed_plan import FixedPlanState
+from dither.planning.fixed_state import FixedPlanState
+from dither.release import Ring
 from dither.training.errors import StepError
 from dither.training.evaluation import arguments_of, predicted
 from dither.training.losses import binary_cross_entropy
@@ -55,7 +56,7 @@ def choose_learning_rate(
         return False
     if not private.steps_left:  # the run was interrupted, and has ended early
         return False
-    start = _snapshot(private)
+    start, private._ring = _snapshot(private), None  # the noise of trials is not correlated
     trained: list[dict[str, Tensor]] = []
     for _ in search.factors:
         _restore(private, start)
@@ -70,6 +71,7 @@ def choose_learning_rate(
         means += released / search.score_steps
         variance += (noise / search.score_steps) ** 2
     _restore(private, start)
+    private._ring = Ring.of(private.plan)
     state.choose(best_factor(search.factors, means.tolist(), math.sqrt(variance)))
     return True
 
