@@ -26,10 +26,10 @@ has the proof in full.
 A *cycle* is b consecutive steps, beginning with a multiple of b. Every subset has one step in it,
 so that the cycle costs at most one step with the smallest of its noise multipliers at rate b·q.
 Runs are priced by their cycles, which compose with other runs; the maximum over the subsets holds
-for one run alone. The price is that maximum where a cycle's steps have the same
-noise, as in every plan that dither makes, and an upper bound otherwise; and it stays one if the run
-is interrupted, and resumes at the beginning of a cycle with new assignments and new noise: the two
-parts are mechanisms of their own, and compose.
+for one run alone. The price is that maximum where a cycle's steps have the same noise, as in every
+plan that dither makes, and an upper bound otherwise. It stays one if the run is interrupted, and
+resumes at the beginning of a cycle with new assignments and new noise: the two parts are mechanisms
+of their own, and compose.
 """
 
 import numpy as np
