@@ -103,8 +103,8 @@ class Ring:
 
     Vector u_t = ξ_t − Σ_s θ_s·u_{t−s} of float64 is kept for b − 1 steps: 8·(b − 1) bytes per
     parameter. Where other coordinates are released than in the step before, as after a parameter
-    was frozen, the ring begins again with nothing in it: columns of B that end earlier are shorter,
-    and cost less. A ring that paused would use its noise twice.
+    was frozen, or where the step before failed, the ring begins again with nothing in it: columns
+    of B that end earlier are shorter, and cost less. A ring that paused would use its noise twice.
 
     Args:
         coefficients: θ_0 = 1 … θ_{b−1}.
@@ -140,7 +140,7 @@ class Ring:
     def begin_step(self, layout: Sequence[tuple[object, int]]) -> None:
         """Begin a step whose vector has these parts: what it belongs to, and its size."""
         size = sum(number for _, number in layout)
-        if layout != self._layout:
+        if layout != self._layout or self._start != size:
             self._layout, self._steps = layout, 0
             self._past = torch.zeros(len(self._theta), size, dtype=torch.float64)
         self._steps, self._start = self._steps + 1, 0

@@ -241,7 +241,7 @@ class PlanState(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return all that has changed since the start, as JSON can hold it.
 
-        ``spent`` has the noise multipliers of the steps that were spent.
+        ``spent`` has the noise multipliers that were charged, of steps or of cycles.
         """
         ...
 

@@ -151,8 +151,8 @@ class Account:
             The plan to continue with, and the noise multipliers of all steps that were charged.
         """
         if run is None:
-            if len(spent) * plan.bands > taken:
-                plan, _, _ = after_losses(plan, taken=taken, spent=spent, noise=spent)
+            if len(spent) * plan.bands > taken:  # in the middle of a cycle
+                plan = _replan(plan, taken, spent, spent, register=lambda *_: None)
             return plan, spent
         self._wait()
         ledger = self._opened()
@@ -177,11 +177,19 @@ class Account:
                 f"state must be of the ledger's run {run!r}, got one with other steps than it has"
             )
         if len(account.spent) * plan.bands > taken:
-            plan = _replan(plan, taken, account)
+            plan = account._resumed(plan, taken)
         elif not account.is_open and len(account.spent) < len(account.noise):
             account.change(plan.fingerprint, np.asarray(account.noise))
         self.attach(account.run)
         return plan, self.spent
+
+    def _resumed(self, plan: Plan | ReactivePlan, taken: int) -> Plan | ReactivePlan:
+        """Return the plan of a run that has lost steps, which is or was registered."""
+        spent, noise = self.spent, self.noise
+        is_known = len(noise) == len(spent) - (taken - plan.steps) // plan.bands
+        if is_known and (self.is_open or taken == plan.steps):
+            return as_registered(plan, taken=taken, spent=spent, noise=noise)
+        return _replan(plan, taken, spent, noise, register=self.change)
 
     def change(self, fingerprint: str, least_noise: FloatArray) -> None:
         """Continue with another plan, whose first steps are those that were charged."""
@@ -254,17 +262,19 @@ class Account:
             )
 
 
-def _replan(plan: Plan | ReactivePlan, taken: int, account: Account) -> Plan | ReactivePlan:
+def _replan(
+    plan: Plan | ReactivePlan,
+    taken: int,
+    spent: Sequence[float],
+    noise: Sequence[float],
+    register: Callable[[str, FloatArray], None],
+) -> Plan | ReactivePlan:
     """Return the plan of a run that has lost steps, and register it."""
-    spent, noise = account.spent, account.noise
     b = plan.bands
-    is_known = len(noise) == len(spent) - (taken - plan.steps) // b
-    if is_known and (account.is_open or taken == plan.steps):
-        return as_registered(plan, taken=taken, spent=spent, noise=noise)
     new_plan, least, goes_on = after_losses(plan, taken=taken, spent=spent, noise=noise)
     why = "what is left of the budget is too little for the steps that are left"
     try:
-        account.change(new_plan.fingerprint, least)
+        register(new_plan.fingerprint, least)
     except BudgetExceededError as refusal:
         new_plan, goes_on, why = only_spent(plan, spent), False, str(refusal)
     if not goes_on:
