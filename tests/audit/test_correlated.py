@@ -164,6 +164,6 @@ def test_one_record_tells_nothing_about_the_subsets_of_the_others() -> None:
         y, _ = watched_run(plan, np.ones(size + is_in))
         first, second = y[:, is_in:]
         right += bool(parity @ (second - first) > 0.0) == bool(is_in)
-    # To pass the claim, 55 of 60 guesses must be right.
+    # It is above the claim if 57 of 60 guesses are right.
     lower = independent_bound(right, trials, trials=trials, delta=1e-5, confidence=0.9999)
     assert lower <= plan.bound.epsilon, (right, lower)
