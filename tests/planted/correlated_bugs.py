@@ -32,7 +32,13 @@ def half_of_the_noise(patch: Patch) -> None:
 
 
 def noise_without_the_column_norms(patch: Patch) -> None:
-    patch.setattr(Ring, "norm", lambda self, step: 1.0)
+    right = Ring.begin_step
+
+    def wrong(self: Ring, step: int, layout: Sequence[tuple[str, int]]) -> float:
+        right(self, step, layout)
+        return 1.0
+
+    patch.setattr(Ring, "begin_step", wrong)
 
 
 def subsets_by_index(patch: Patch) -> None:
@@ -66,13 +72,14 @@ def a_band_too_many(patch: Patch) -> None:
 
 def a_ring_that_pauses(patch: Patch) -> None:
     """In every third step the ring is read but not advanced."""
-    right, kept = Ring.begin_step, list[Any]()
+    right, kept = Ring.begin_step, list[Tensor]()
 
-    def wrong(self: Ring, layout: Sequence[tuple[object, int]]) -> None:
+    def wrong(self: Ring, step: int, layout: Sequence[tuple[str, int]]) -> float:
         if kept and len(kept) % 3 == 0:
-            self._past, self._steps = kept[-1]
-        right(self, layout)
-        kept.append((self._past.clone(), self._steps - 1))
+            self._past = kept[-1].roll(1, 0)  # the place of a vector follows from its step
+        norm = right(self, step, layout)
+        kept.append(self._past.clone())
+        return norm
 
     patch.setattr(Ring, "begin_step", wrong)
 
