@@ -99,12 +99,11 @@ class ReleaseFacts:
 class Ring:
     """The noise of the last steps, from which correlated noise is computed; never shown or saved.
 
-    The noise multiplier of step t is z_t times `norm`(t).
-
     Vector u_t = ξ_t − Σ_s θ_s·u_{t−s} of float64 is kept for b − 1 steps: 8·(b − 1) bytes per
-    parameter. Where other coordinates are released than in the step before, as after a parameter
-    was frozen, or where the step before failed, the ring begins again with nothing in it: columns
-    of B that end earlier are shorter, and cost less. A ring that paused would use its noise twice.
+    parameter. Step t adds ν_t·u_t times its noise multiplier. Where the step before was not
+    released, or had other coordinates, as after a parameter was frozen, the ring begins again with
+    nothing in it: columns of B that end earlier are shorter, and cost less. A ring that paused
+    would reach further than b steps.
 
     Args:
         coefficients: θ_0 = 1 … θ_{b−1}.
@@ -113,10 +112,10 @@ class Ring:
     Example:
         >>> ring = Ring((1.0, 0.5), np.array([1.25, 1.0]))
         >>> for step in range(2):
-        ...     ring.begin_step([("weight", 2)])
-        ...     ring.correlate(torch.tensor([1.0, 2.0], dtype=torch.float64))
-        tensor([1., 2.], dtype=torch.float64)
-        tensor([0.5000, 1.0000], dtype=torch.float64)
+        ...     norm = ring.begin_step(step, [("weight", 2)])
+        ...     norm, ring.correlate(torch.tensor([1.0, 2.0], dtype=torch.float64)).tolist()
+        (1.25, [1.0, 2.0])
+        (1.0, [0.5, 1.0])
     """
 
     def __init__(self, coefficients: tuple[float, ...], norms: FloatArray) -> None:
@@ -124,7 +123,7 @@ class Ring:
         self._theta = torch.tensor(coefficients[:0:-1], dtype=torch.float64)
         self._layout: object = None
         self._past = torch.zeros(len(self._theta), 0, dtype=torch.float64)
-        self._steps = self._start = 0
+        self._step = self._start = 0
 
     @classmethod
     def of(cls, plan: Plan | ReactivePlan) -> "Ring | None":
@@ -133,22 +132,18 @@ class Ring:
             return None
         return cls(plan.correlation, plan.column_norms)
 
-    def norm(self, step: int) -> float:
-        """Return ν_t."""
-        return float(self._norms[step])
-
-    def begin_step(self, layout: Sequence[tuple[object, int]]) -> None:
-        """Begin a step whose vector has these parts: what it belongs to, and its size."""
+    def begin_step(self, step: int, layout: Sequence[tuple[str, int]]) -> float:
+        """Begin step t, whose vector has parts of these names and sizes; return ν_t."""
         size = sum(number for _, number in layout)
-        if layout != self._layout or self._start != size:
-            self._layout, self._steps = layout, 0
+        if (step - 1, layout, size) != (self._step, self._layout, self._start):
             self._past = torch.zeros(len(self._theta), size, dtype=torch.float64)
-        self._steps, self._start = self._steps + 1, 0
+        self._step, self._layout, self._start = step, layout, 0
+        return float(self._norms[step])
 
     def correlate(self, normals: Tensor) -> Tensor:
         """Return the next coordinates of u_t, from as many standard normals."""
         place = slice(self._start, self._start + normals.numel())
-        oldest = (self._steps - 1) % len(self._theta)
+        oldest = self._step % len(self._theta)
         past = self._past[:, place]
         u = normals - self._theta.roll(oldest) @ past
         past[oldest] = u
@@ -164,6 +159,7 @@ def release(
     batch_size: int,
     stream: Stream,
     ring: Ring | None = None,
+    step: int = 0,
 ) -> ReleasedGradient:
     """Add noise to a clipped sum and divide by the expected batch size.
 
@@ -176,7 +172,8 @@ def release(
         noise_multiplier: z_t; 0 adds nothing, for comparisons without privacy.
         batch_size: m, expected and public, whatever batch was drawn.
         stream: the source of random bits.
-        ring: of the run, for correlated noise; the noise multiplier is that of its new part.
+        ring: of the run, for correlated noise.
+        step: the number of the step in its plan, which the ring needs.
 
     Example:
         >>> from dither.randomness import Source
@@ -195,7 +192,8 @@ def release(
     noisy: dict[str, Tensor] = {}
     groups = _names_by_type(clipped)
     if ring is not None:
-        ring.begin_step([(n, clipped.gradients[n].numel()) for names in groups for n in names])
+        layout = [(n, clipped.gradients[n].numel()) for names in groups for n in names]
+        scale *= ring.begin_step(step, layout)
     for names in groups:
         parts = [clipped.gradients[name] for name in names]
         flat = torch.cat([part.reshape(-1) for part in parts])

@@ -206,9 +206,10 @@ def crossing(factors: FloatArray, slopes: FloatArray, level: float) -> FloatArra
 
 
 def claim(z: Sequence[float], rate: float, bands: int, epsilon: float) -> float:
-    """δ(ε) of a cyclic run: every cycle costs one step with its smallest z at rate b·q."""
-    charges = [min(z[t : t + bands]) for t in range(0, len(z), bands)]
-    return accounting.delta(charges, sample_rate=rate, epsilon=epsilon).delta
+    """δ(ε) of a cyclic run by the accountant."""
+    return accounting.delta(
+        z, sample_rate=rate / bands, epsilon=epsilon, sampling="cyclic", bands=bands
+    ).delta
 
 
 class Case(NamedTuple):

@@ -180,8 +180,8 @@ def test_noise_that_is_too_small_is_refuted(
     }
     plan = dither.plan(**{**SMALL, "epsilon": 3.0, **rule[kind]})
 
-    def quieter(values: Any, scale: float, stream: Any) -> None:
-        add_noise(values, 0.7 * scale, stream)
+    def quieter(values: Any, scale: float, *others: Any) -> None:
+        add_noise(values, 0.7 * scale, *others)
 
     monkeypatch.setattr("dither.release.add_noise", quieter)
     found = audit(plan, attack=attack, trials=20_000, confidence=0.999, seed=3)
@@ -251,7 +251,7 @@ def test_one_run_with_random_directions() -> None:
 
 def test_one_run_finds_noise_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = dither.plan(**SMALL)
-    monkeypatch.setattr("dither.release.add_noise", lambda values, scale, stream: None)
+    monkeypatch.setattr("dither.release.add_noise", lambda *_: None)
     assert audit(plan, attack="one-run", trials=400, seed=2).lower > 2.0
 
 

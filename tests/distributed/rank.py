@@ -26,6 +26,7 @@ from dither.training import Shard, StepError
 STEPS, RECORDS = 12, 26
 RATE, DRAWS, SHARDS = 0.1, 400, (30, 10, 0)
 NOISE, DIMENSION, NOISY_STEPS = 1.7, 50_000, 4
+CORRELATION = (1.0, 0.7)
 
 
 class Transformer(nn.Module):
@@ -108,10 +109,12 @@ class Still(nn.Module):
         return x @ (0.0 * self.weight).T
 
 
-def noise(folder: Path, rank: int) -> None:
+def noise(folder: Path, rank: int, **settings: Any) -> None:
     """Releases of nothing: noise."""
     z = [NOISE * (1 + step) for step in range(NOISY_STEPS)]
-    plan = dither.Plan.from_noise_multipliers(z, delta=1e-5, dataset_size=100, batch_size=50)
+    plan = dither.Plan.from_noise_multipliers(
+        z, delta=1e-5, dataset_size=100, batch_size=50, **settings
+    )
     torch.manual_seed(0)
     model = Still()
     data = torch.randn(100, DIMENSION // 2), torch.zeros(100, dtype=torch.int64)
@@ -123,6 +126,11 @@ def noise(folder: Path, rank: int) -> None:
         released.append((before - after).flatten())
         before = after
     torch.save(torch.stack(released), folder / f"{rank}.pt")
+
+
+def correlated(folder: Path, rank: int) -> None:
+    """Releases of nothing with correlated noise, which rank 0 alone keeps."""
+    noise(folder, rank, correlation=CORRELATION)
 
 
 def draws(folder: Path, rank: int) -> None:
@@ -359,9 +367,20 @@ def together(folder: Path, rank: int) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
-CASES = {
+CASES: dict[str, Callable[[Path, int], None]] = {
     each.__name__: each
-    for each in (equal, noise, draws, reactive, refusals, together, tuned, wrapped, chosen)
+    for each in (
+        equal,
+        noise,
+        correlated,
+        draws,
+        reactive,
+        refusals,
+        together,
+        tuned,
+        wrapped,
+        chosen,
+    )
 }
 
 

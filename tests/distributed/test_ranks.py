@@ -57,6 +57,7 @@ def _starts() -> dict[str, torch.Tensor]:
 CASES = (
     "equal",
     "noise",
+    "correlated",
     "draws",
     "reactive",
     "refusals",
@@ -93,6 +94,20 @@ def released(folder: Path) -> list[torch.Tensor]:
 
 def test_all_ranks_get_the_same_release(released: list[torch.Tensor]) -> None:
     assert all(torch.equal(each, released[0]) for each in released)
+
+
+@pytest.mark.parametrize(("coefficient", "agrees"), [(0.7, True), (0.9, False), (0.0, False)])
+def test_rank_zero_correlates_the_noise(folder: Path, coefficient: float, agrees: bool) -> None:
+    """χ² of u_t + θ·u_{t−1}, which is independent again, with a false alarm in 10^9."""
+    ranks = [torch.load(folder / "correlated" / f"{rank}.pt") for rank in range(SIZE)]
+    assert all(torch.equal(each, ranks[0]) for each in ranks)
+    steps = np.arange(cases.NOISY_STEPS)
+    norms = np.sqrt(1.0 + np.where(steps < steps[-1], cases.CORRELATION[1] ** 2, 0.0))
+    planned = cases.NOISE * (1.0 + steps) * norms / 50 * (1.0 + dither.release.margin(50))
+    noise = ranks[0].double().numpy() / planned[:, None]
+    energy = float(np.square(noise[1:] + coefficient * noise[:-1]).sum())
+    low, high = stats.chi2.interval(1.0 - 1e-9, noise[1:].size)
+    assert bool(low <= energy <= high) == agrees
 
 
 @pytest.mark.parametrize(

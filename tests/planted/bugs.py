@@ -57,8 +57,8 @@ def noise_of_the_mean(patch: Patch) -> None:
 
 
 def half_of_the_noise(patch: Patch) -> None:
-    def wrong(values: Tensor, scale: float, stream: Stream) -> None:
-        add_noise(values, 0.5 * scale, stream)
+    def wrong(values: Tensor, scale: float, *others: Any) -> None:
+        add_noise(values, 0.5 * scale, *others)
 
     patch.setattr("dither.release.add_noise", wrong)
 
@@ -177,7 +177,7 @@ class _Shuffled:
 
 def shuffled_batches(patch: Patch) -> None:
     patch.setattr(
-        "dither.training.records.sampler_for", lambda plan, length: _Shuffled(plan.batch_size)
+        "dither.training.records.sampler_for", lambda plan, **_: _Shuffled(plan.batch_size)
     )
 
 
@@ -193,10 +193,9 @@ def a_bad_record_wipes_the_batch(patch: Patch) -> None:
 
 
 def calibrated_to_the_wrong_side(patch: Patch) -> None:
-    def wrong(shape: Plan, allocation: Any, budget: Any) -> Plan:
+    def wrong(shape: Plan, alphas: Any, budget: Any, _: Any) -> Plan:
         from dither.accounting.calibration import calibrate
 
-        alphas = allocation.alphas(shape.stepsizes, budget=budget)
         return Plan.from_noise_multipliers(
             alphas * calibrate(alphas, budget, accuracy=5e-4) * 0.998,
             delta=budget.delta,
@@ -260,9 +259,9 @@ def a_filter_that_is_not_charged(patch: Patch) -> None:
 
 
 def the_same_noise_in_every_coordinate(patch: Patch) -> None:
-    def wrong(values: Tensor, scale: float, stream: Stream) -> None:
+    def wrong(values: Tensor, scale: float, *others: Any) -> None:
         one = torch.zeros(1, dtype=torch.float64)
-        add_noise(one, scale, stream)
+        add_noise(one, scale, *others)
         values += one.to(values.dtype)
 
     patch.setattr("dither.release.add_noise", wrong)

@@ -122,6 +122,24 @@ def test_a_failed_release_lets_the_ring_begin_again(monkeypatch: pytest.MonkeyPa
     assert close(after[0] / np.linalg.norm(THETA), fresh([3], after.shape[1])[0])
 
 
+def test_a_step_that_was_spent_and_not_released_lets_the_ring_begin_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = private(plan())
+    released(run, 2)
+
+    def refuse(*_: Any) -> None:
+        raise OSError("no random numbers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "stream", refuse)
+        with pytest.raises(OSError, match="no random numbers"):
+            run._charge_and_release(1.0, {"weight": torch.zeros(1)}, {})
+    assert run.step == 3
+    after = released(run, 1)
+    assert close(after[0] / run.plan.column_norms[3], fresh([3], after.shape[1])[0])
+
+
 def test_cycles_are_charged_once_and_before_their_first_release(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     run = private(plan(), ledger=ledger)
@@ -250,8 +268,9 @@ def test_the_means_of_a_linear_model_have_independent_noise() -> None:
     original = release
 
     def watched(*args: Any, **settings: Any) -> Any:
-        seen.append((settings["ring"] is None, settings["noise_multiplier"]))
-        return original(*args, **settings)
+        found = original(*args, **settings)
+        seen.append((settings["ring"] is None, found.noise * 12.0 / (1.0 + margin(12))))
+        return found
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "release", watched)
@@ -260,9 +279,9 @@ def test_the_means_of_a_linear_model_have_independent_noise() -> None:
             standardizing=first,
         )  # fmt: skip
     assert [each[0] for each in seen] == [True] * first + [False] * 10
-    assert [each[1] for each in seen[:first]] == [1.0] * first
-    norms = np.array([each[1] for each in seen[first:]])
-    assert np.allclose(norms, made.column_norms[first:])
+    norms = np.array([each[1] for each in seen])
+    assert np.allclose(norms[:first], 1.0)
+    assert np.allclose(norms[first:], made.column_norms[first:])
 
 
 def test_the_statement_says_how_records_were_drawn() -> None:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from dither import validate
+from dither.audit.likelihood import LikelihoodRatio, log_likelihood_ratio
 from dither.clipping.clip import STABILIZER, ClippedSum
 from dither.planning import Plan, ReactivePlan
 from dither.progress import Progress
@@ -39,7 +40,6 @@ from dither.types import FloatArray
 Included = NDArray[np.bool_]
 """Whether each canary is in the data."""
 
-_LARGEST = 700.0  # its exponential is a float
 _LONGER = 10.0
 """A canary's gradient before flat clipping, in clip norms."""
 
@@ -100,26 +100,6 @@ def signal_signs(included: Included, *, replaced: bool) -> FloatArray:
     return np.where(included, 1.0, -1.0 if replaced else 0.0)
 
 
-def log_likelihood_ratio(
-    x: FloatArray, z: float | FloatArray, sample_rate: float, *, replaced: bool
-) -> FloatArray:
-    """Return log(p_in/p_out) of one step's release along a canary's direction, in clip norms.
-
-    A canary that is in is drawn with probability q, and then moves the release by 1. One that is
-    out does nothing, or, if it is *replaced* by its opposite, moves it by −1.
-    """
-    here = _log_mixture(x, z, sample_rate)
-    return here - _log_mixture(-x, z, sample_rate) if replaced else here
-
-
-def _log_mixture(x: FloatArray, z: float | FloatArray, q: float) -> FloatArray:
-    """Return log(1 − q + q·e^((2x−1)/2z²)), the density of a drawn canary over that of noise."""
-    drawn = (x - 0.5) / np.square(z)
-    if q == 1.0:
-        return np.asarray(drawn)
-    return np.asarray(np.log((1.0 - q) + q * np.exp(np.minimum(drawn, _LARGEST))))
-
-
 @final
 class Directions:
     """Directions of canaries: each a coordinate of its own, or the rows of a matrix.
@@ -161,7 +141,7 @@ def attack_plan(
 ) -> Scores:
     """Train on canaries with a plan and return two attackers' scores.
 
-    Under Poisson sampling a canary that is not included is left out. Under fixed sampling it is
+    Under Poisson and cyclic sampling a canary that is not included is left out. Under fixed sampling it is
     replaced by its opposite, and there are as many canaries in a run as the plan has records; if
     more are asked for, there are several runs.
 
@@ -205,26 +185,24 @@ def _run(
     bar: Progress,
 ) -> tuple[FloatArray, FloatArray]:
     """Return both attackers' scores after one training run."""
-    C, q, m = plan.clip_norm, plan.sample_rate, plan.batch_size
-    replaced = plan.sampling == "fixed"
+    C, m = plan.clip_norm, plan.batch_size
     length = _LONG if plan.clipping == "automatic" else _LONGER * C
     model = directions.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     (weight,) = model.parameters()
     private = _private(plan, model, optimizer, _records(plan, included, directions), seed)
-    ratio = np.zeros(included.size)
+    ratio = LikelihoodRatio(plan, included.size)
     for batch in private.batches():
         for records, signs in private.microbatches(batch, _ROWS):
             private.backward(private.model(records).squeeze(1) * signs * -length)
         optimizer.step()
         assert weight.grad is not None  # noqa: S101 - it was just released
-        x = directions.along(weight.grad) * (-m / C)
-        ratio += log_likelihood_ratio(x, private.noise_multiplier, q, replaced=replaced)
+        ratio.add(directions.along(weight.grad) * (-m / C), private.noise_multiplier)
         optimizer.zero_grad()
         bar.update()
     final_model = directions.along(weight) * (m / C)
     private.close()
-    return ratio, final_model
+    return ratio.finish(), final_model
 
 
 def _records(

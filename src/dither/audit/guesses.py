@@ -17,8 +17,9 @@ import numpy as np
 from scipy.stats import norm
 
 from dither.accounting.gaussian import gaussian_epsilon
-from dither.audit.attacks import Included, log_likelihood_ratio, signal_signs
+from dither.audit.attacks import Included, signal_signs
 from dither.audit.bounds import at_least, at_most, independent_bound, one_run_bound
+from dither.audit.likelihood import LikelihoodRatio
 from dither.audit.result import Allowed, Breach
 from dither.planning import Plan
 from dither.types import FloatArray
@@ -88,20 +89,26 @@ def _expected_bound(right: float, wrong: float, quantile: float) -> float:
 
 def simulate(plan: Plan, attack: str, trials: int) -> tuple[FloatArray, Included]:
     """Return many simulated scores, and which canaries were included, by the plan's claim."""
-    size = max(min(int(_WORK / plan.steps), _PER_TRIAL * trials), _SMALLEST)
+    work, b, q = plan.steps * plan.bands, plan.bands, plan.charge_rate
+    size = max(min(int(_WORK / work), _PER_TRIAL * trials), _SMALLEST)
     generator = np.random.default_rng(_SEED)
-    q, replaced = plan.sample_rate, plan.sampling == "fixed"
     included = np.arange(size) < size // 2
-    signs = signal_signs(included, replaced=replaced)
-    score = np.zeros(size)
-    for z, stepsize in zip(plan.noise_multipliers, plan.stepsizes, strict=True):
-        x = z * generator.standard_normal(size)
-        x += signs if q == 1.0 else signs * (generator.random(size) < q)
+    signs = signal_signs(included, replaced=plan.sampling == "fixed")
+    subsets = generator.integers(b, size=size)
+    ratio, final_model = LikelihoodRatio(plan, size), np.zeros(size)
+    coefficients, noise = plan.correlation or (1.0,), list[FloatArray]()
+    for t, (z, norm) in enumerate(zip(plan.noise_multipliers, plan.column_norms, strict=True)):
+        noise.insert(0, generator.standard_normal(size))
+        for theta, earlier in zip(coefficients[1:], noise[1:], strict=False):
+            noise[0] -= theta * earlier
+        x = z * norm * noise[0]
+        x += signs * ((subsets == t % b) & (generator.random(size) < q))
         if attack == "final-model":
-            score += stepsize * x
+            final_model += plan.stepsizes[t] * x
         else:
-            score += log_likelihood_ratio(x, float(z), q, replaced=replaced)
-    return score, included
+            ratio.add(x, z)
+        del noise[len(coefficients) - 1 :]
+    return final_model if attack == "final-model" else ratio.finish(), included
 
 
 @final

@@ -217,10 +217,11 @@ class _Steps:
         released = release(
             clipped,
             clip_norm=rows.clip.norm,
-            noise_multiplier=z if self._ring is None else z * self._ring.norm(t),
+            noise_multiplier=z,
             batch_size=m,
             stream=self._source.stream("noise", t),
             ring=self._ring,
+            step=t,
         )
 
         def raw_squared_norm() -> float:

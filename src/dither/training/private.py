@@ -330,10 +330,11 @@ class Private:
         released = release(
             ClippedSum(total, torch.zeros(0)),
             clip_norm=self.plan.clip_norm,
-            noise_multiplier=z if self._ring is None else z * self._ring.norm(number),
+            noise_multiplier=z,
             batch_size=m,
             stream=self._source.stream("noise", number + 1),
             ring=self._ring,
+            step=number,
         )
         for name, gradient in released.gradients.items():
             gradients[name] = gradient.to(gradients[name].dtype)
