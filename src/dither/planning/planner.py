@@ -213,7 +213,7 @@ def _correlated(shape: Plan, noise: Correlated, budget: Budget) -> Plan:
     if design is None:
         warnings.warn(
             "correlated noise gains nothing over optimal noise here: the plan has optimal noise",
-            stacklevel=4,
+            stacklevel=3,
         )
         optimal = noise.fallback
         return _search(shape, optimal.alphas(shape.stepsizes, budget=budget), budget, optimal)
