@@ -18,6 +18,7 @@ from dither.audit.guesses import (
     guess_by_thresholds,
     simulate,
 )
+from dither.noise import Correlated
 from dither.planning import ReactivePlan
 from dither.release import add_noise
 from dither.schedules import AdaGradNorm, Linear
@@ -32,6 +33,7 @@ KINDS: dict[str, Callable[[], Plan | ReactivePlan]] = {
         noise: partial(dither.plan, stepsizes=Linear(2.0, 0.1), noise=noise, **SMALL)
         for noise in ("uniform", "matched", "optimal")
     },
+    "correlated": partial(dither.plan, noise=Correlated(bands=4), **SMALL),
     "reactive": partial(dither.plan, stepsizes=RULE, noise="uniform", **SMALL),
     "filtered": partial(dither.plan, stepsizes=RULE, noise="filter", **SMALL),
 }
@@ -169,13 +171,20 @@ def test_the_white_box_attack_proves_half_of_epsilon(epsilon: float, sizes: dict
 
 @pytest.mark.parametrize(
     ("kind", "attack"),
-    [("optimal", "white-box"), ("optimal", "final-model"), ("reactive", "white-box")],
+    [
+        ("optimal", "white-box"),
+        ("optimal", "final-model"),
+        ("correlated", "white-box"),
+        ("correlated", "final-model"),
+        ("reactive", "white-box"),
+    ],
 )
 def test_noise_that_is_too_small_is_refuted(
     kind: str, attack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule: dict[str, dict[str, Any]] = {
         "optimal": {"noise": "optimal"},
+        "correlated": {"noise": Correlated(bands=2)},
         "reactive": {"noise": "uniform", "stepsizes": RULE},
     }
     plan = dither.plan(**{**SMALL, "epsilon": 3.0, **rule[kind]})
@@ -208,10 +217,11 @@ def test_real_scores_are_distributed_as_the_simulation_says() -> None:
     """Training and a simulation by NumPy that shares no code with it agree on the law."""
     from scipy.stats import ks_2samp
 
-    for sampling in ("poisson", "fixed"):
+    kinds = (("poisson", "matched"), ("fixed", "matched"), ("poisson", Correlated(bands=3)))
+    for sampling, noise in kinds:
         plan = dither.plan(
             **{**SMALL, "epsilon": 3.0, "dataset_size": 20_000, "batch_size": 4_000},
-            stepsizes=Linear(2.0, 0.1), noise="matched", sampling=sampling,
+            stepsizes=Linear(2.0, 0.1), noise=noise, sampling=sampling,
         )  # fmt: skip
         scores = attack_plan(plan, draw_included(20_000, 1), seed=1)
         for attack, found in (("white-box", scores.white_box), ("final-model", scores.final)):

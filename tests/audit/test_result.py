@@ -9,7 +9,8 @@ from scipy.stats import norm
 import dither
 from dither import Plan
 from dither.audit import Allowed, allowed_by
-from dither.audit.attacks import draw_included, log_likelihood_ratio
+from dither.audit.attacks import draw_included
+from dither.audit.likelihood import log_likelihood_ratio
 from dither.schedules import AdaGradNorm, UnsafeRawAdaGradNorm
 
 ALPHAS = np.linspace(0.0, 1.0, 401)

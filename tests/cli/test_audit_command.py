@@ -10,7 +10,7 @@ import pytest
 from tests.cli.errors import error_line
 
 import dither
-from dither import validate
+from dither import Plan, validate
 from dither.cli import main
 from dither.cli.audit import _default_plan
 from dither.release import add_noise
@@ -194,6 +194,44 @@ def test_damaged_run_directories(
 ) -> None:
     (run_dir / name).write_text(text, encoding="utf-8")
     assert words in error_line(["audit", "--run-dir", "run", "--attack", "one-run"], capsys)
+
+
+def correlated_plan() -> Plan:
+    return Plan.from_noise_multipliers(
+        [1.0] * 7, delta=1e-5, dataset_size=100, batch_size=20, correlation=[1.0, 0.6]
+    )
+
+
+@pytest.mark.parametrize("attack", ["white-box", "final-model", "one-run"])
+def test_a_plan_of_correlated_noise(attack: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("plan.json").write_text(correlated_plan().to_json(), encoding="utf-8")
+    trials = ["--trials", "200", "--seed", "1"] if attack == "one-run" else FAST
+    assert main(["audit", "--plan", "plan.json", "--attack", attack, "--json", *trials]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["is_violated"] is False
+    assert found["steps"] == "7"
+    assert 0.0 < found["lower"] < found["claimed"]["epsilon"]
+
+
+def test_cycles_that_were_spent_are_attacked() -> None:
+    from dither.cli.audit import _spent_plan
+    from dither.ledger import Ledger
+
+    made = correlated_plan()
+    Path("run").mkdir()
+    Path("run/run.json").write_text('{"run": "cycles", "ledger": null}', encoding="utf-8")
+    ledger = Ledger("run")
+    account = ledger.register(made, name="cycles")
+    for cycle in range(made.charges.size):
+        account.begin(cycle, 1.0)
+        account.finish(cycle, 1.0)
+        found, claimed = _spent_plan(Path("run"), made)
+        if cycle < 3:
+            assert (found.steps, found.correlation) == (2 * (cycle + 1), made.correlation)
+            assert claimed == SpentSoFar.of(found.bound, found.bound.epsilon)
+    assert (found, claimed) == (made, made.bound)
+    account.end()
+    ledger.close()
 
 
 def test_lost_steps_are_attacked_too() -> None:

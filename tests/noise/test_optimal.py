@@ -177,6 +177,15 @@ def test_large_sample_rates_can_be_shaped() -> None:
     assert np.allclose(z / z[0], np.sqrt(eta[0] / eta), rtol=0.05)
 
 
+def test_steps_far_stronger_than_the_runs_own_do_not_mislead() -> None:
+    # To first order such steps can seem to cost nothing; noise was read off the table there.
+    budget = Budget(epsilon=3.0, delta=DELTA, sample_rate=2_048 / 60_000)
+    w = np.linspace(1.0, 2e-3, 500) / (1.0 + np.arange(500) / 20.0)
+    z = Optimal().alphas(np.sqrt(w), budget=budget)
+    uniform = calibrate(np.ones(w.size), budget)
+    assert float(w @ z**2) <= 0.8 * uniform**2 * float(w.sum())  # it was 0.96
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="budget must be given to Optimal"):
         Optimal().alphas([1.0])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.planted.bug import AUDIT, Bug
+from tests.planted.correlated_bugs import CORRELATED_BUGS
 from tests.planted.estimator_bugs import ESTIMATOR_BUGS
 from tests.planted.loop_bugs import LOOP_BUGS
 from torch import Tensor
@@ -373,6 +374,7 @@ BUGS = (
         "tests/planning/test_reactive_plan.py::test_a_run_ends_when_the_budget_is_spent",
     ),
     Bug("steps that the accountant loses", steps_lost_by_the_accountant, AUDIT, many_equal_steps),
+    *CORRELATED_BUGS,
     *LOOP_BUGS,
     *ESTIMATOR_BUGS,
 )

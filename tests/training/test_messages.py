@@ -205,7 +205,7 @@ def test_views(augment: Any) -> None:
     lambda o, y: o,
 ], ids=["divided", "mean", "fewer", "outputs"])  # fmt: skip
 def test_losses_of_train(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dither.training.records.sampler_for", lambda plan, length: Drawn())
+    monkeypatch.setattr("dither.training.records.sampler_for", lambda *_, **__: Drawn())
     plan = Plan.from_noise_multipliers(
         [1.0] * 3, delta=1e-6, dataset_size=RECORDS, batch_size=BATCH_SIZE
     )

@@ -141,9 +141,9 @@ def attack_plan(
 ) -> Scores:
     """Train on canaries with a plan and return two attackers' scores.
 
-    Under Poisson and cyclic sampling a canary that is not included is left out. Under fixed sampling it is
-    replaced by its opposite, and there are as many canaries in a run as the plan has records; if
-    more are asked for, there are several runs.
+    A canary that is not included is left out. Under fixed sampling it is replaced by its opposite,
+    and there are as many canaries in a run as the plan has records; if more are asked for, there
+    are several runs.
 
     Args:
         plan: the plan.

@@ -89,25 +89,25 @@ def _expected_bound(right: float, wrong: float, quantile: float) -> float:
 
 def simulate(plan: Plan, attack: str, trials: int) -> tuple[FloatArray, Included]:
     """Return many simulated scores, and which canaries were included, by the plan's claim."""
-    work, b, q = plan.steps * plan.bands, plan.bands, plan.charge_rate
-    size = max(min(int(_WORK / work), _PER_TRIAL * trials), _SMALLEST)
+    b, q, theta = plan.bands, plan.charge_rate, plan.correlation or (1.0,)
+    size = max(min(int(_WORK / (plan.steps * b)), _PER_TRIAL * trials), _SMALLEST)
     generator = np.random.default_rng(_SEED)
     included = np.arange(size) < size // 2
     signs = signal_signs(included, replaced=plan.sampling == "fixed")
     subsets = generator.integers(b, size=size)
     ratio, final_model = LikelihoodRatio(plan, size), np.zeros(size)
-    coefficients, noise = plan.correlation or (1.0,), list[FloatArray]()
-    for t, (z, norm) in enumerate(zip(plan.noise_multipliers, plan.column_norms, strict=True)):
+    noise = list[FloatArray]()  # of the last steps, the latest first
+    for t, z in enumerate(plan.noise_multipliers):
         noise.insert(0, generator.standard_normal(size))
-        for theta, earlier in zip(coefficients[1:], noise[1:], strict=False):
-            noise[0] -= theta * earlier
-        x = z * norm * noise[0]
+        for factor, earlier in zip(theta[1:], noise[1:], strict=False):
+            noise[0] -= factor * earlier
+        x = z * plan.column_norms[t] * noise[0]
         x += signs * ((subsets == t % b) & (generator.random(size) < q))
         if attack == "final-model":
             final_model += plan.stepsizes[t] * x
         else:
-            ratio.add(x, z)
-        del noise[len(coefficients) - 1 :]
+            ratio.add(x, float(z))
+        del noise[len(theta) - 1 :]
     return final_model if attack == "final-model" else ratio.finish(), included
 
 

@@ -153,9 +153,9 @@ def _spent_plan(directory: Path, planned: "Plan") -> tuple["Plan", PrivacyBound]
         raise validate.InvalidValueError(
             f"run_dir must be of a run that has taken a step, got {str(directory)!r}"
         )
-    spent = np.array(run.spent)
-    if np.array_equal(spent, planned.noise_multipliers):
+    if np.array_equal(run.spent, planned.charges):
         return planned, planned.bound
+    spent = np.repeat(run.spent, planned.bands)
     plan = Plan.from_noise_multipliers(
         spent,
         delta=planned.bound.delta,
@@ -165,6 +165,7 @@ def _spent_plan(directory: Path, planned: "Plan") -> tuple["Plan", PrivacyBound]
         clipping=planned.clipping,
         stepsizes=planned.stepsizes[: spent.size] if spent.size <= planned.steps else None,
         sampling=planned.sampling,
+        correlation=planned.correlation,
     )
     if (plan.bound.lower or 0.0) > planned.bound.epsilon:
         raise validate.InvalidValueError(

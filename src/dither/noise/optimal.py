@@ -179,11 +179,11 @@ def marginal_cost(
         value = _functional(steps, reach / z, sample_rate, epsilon, delta, sampling, accountant)
     else:
         value = np.expm1(1.0 / s) if accountant == "gdp" and sample_rate < 1.0 else 1.0 / s
-    log_s, log_value = np.log(s), np.log(value)
+    # More noise costs less, and saves less and less. Enforced from the side of large noise, where
+    # the table is surest: far below the run's own noise the first order means little.
+    log_s, log_value = np.log(s), np.log(np.maximum.accumulate(value[::-1])[::-1])
     steepness = -np.gradient(log_value, log_s, edge_order=2)
     log_slope = log_value + np.log(np.maximum(steepness, 1e-6)) - log_s
-    # More noise saves less and less. Enforced from the side of large noise, where the table is
-    # surest: far below the run's own noise the first order means little.
     log_slope = np.maximum.accumulate(log_slope[::-1])[::-1]
     return MarginalCost(log_s, log_value, log_slope)
 

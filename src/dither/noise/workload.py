@@ -3,10 +3,11 @@
 Noise n_t of step t moves the velocity, v_t = β·v_{t−1} + n_t, and the velocity the parameters,
 θ_t = (1 − λ·η_t)·θ_{t−1} + η_t·v_t: what descent does near a minimum of curvature λ. So iterate k
 has Σ_t A[k, t]·n_t in it, and the mean over the iterates of its squared norm is Σ W[t, s]·n_t·n_s
-with W = AᵀA/T. Noise whose inverse correlation dies out needs W near its diagonal only; that takes
-time and memory in proportion to the steps.
+with W = AᵀA/T. Noise whose inverse correlation dies out needs W near its diagonal only: that takes
+time in proportion to the steps, and no more memory than a few numbers per step.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -21,15 +22,23 @@ class Workload:
     """W near its diagonal.
 
     Attributes:
-        lags: W[t, t + l] in row l, column t; zero where t + l is beyond the last step.
+        stepsizes: η_t, relative to the largest.
+        momentum: β.
+        contraction: λ times the largest step size.
+        lags: how many of its diagonals count, with the main one.
+        responses: of all iterates from t on to (θ_t, v_t), times that to noise at t; over T.
     """
 
-    lags: FloatArray
+    stepsizes: FloatArray
+    momentum: float
+    contraction: float
+    lags: int
+    responses: FloatArray
 
     @property
     def steps(self) -> int:
         """T."""
-        return int(self.lags.shape[1])
+        return int(self.stepsizes.size)
 
     @classmethod
     def of(
@@ -37,37 +46,41 @@ class Workload:
     ) -> "Workload":
         """Return the workload of descent with momentum β, where λ·max(η) is the contraction.
 
-        >>> Workload.of(np.ones(3), momentum=0.0, contraction=0.0, lags=2).lags * 3
-        array([[3., 2., 1.],
-               [2., 1., 0.]])
+        >>> workload = Workload.of(np.ones(3), momentum=0.0, contraction=0.0, lags=2)
+        >>> [diagonal * 3 for diagonal in workload.diagonals()]
+        [array([3., 2., 1.]), array([2., 1.])]
         """
         eta, T = stepsizes / stepsizes.max(), stepsizes.size
-        kept = 1.0 - contraction * eta
         # The response of all later iterates to the state (θ, v) after step s, as a quadratic form.
         forms, form = np.empty((T, 2, 2)), np.zeros((2, 2))
         for s in range(T - 1, -1, -1):
             form[0, 0] += 1.0
             forms[s] = form
-            step = np.array([[kept[s], eta[s] * momentum], [0.0, momentum]])
+            kept = 1.0 - contraction * eta[s]
+            step = np.array([[kept, eta[s] * momentum], [0.0, momentum]])
             form = step.T @ form @ step
-        by_position, by_velocity = (forms[:, :, 0] * eta[:, None] + forms[:, :, 1]).T
-        rows = np.zeros((min(lags, T), T))
-        position, velocity = eta.copy(), np.ones(T)
-        for lag in range(len(rows)):
-            rows[lag, : T - lag] = position * by_position[lag:] + velocity * by_velocity[lag:]
-            position, velocity = position[:-1], momentum * velocity[:-1]
-            position = kept[lag + 1 :] * position + eta[lag + 1 :] * velocity
-        return cls(rows / T)
+        responses = (forms[:, :, 0] * eta[:, None] + forms[:, :, 1]).T / T
+        return cls(eta, momentum, contraction, min(lags, T), responses)
+
+    def diagonals(self) -> Iterator[FloatArray]:
+        """Yield W[t, t + l] of all t, for one lag l after the other."""
+        kept = 1.0 - self.contraction * self.stepsizes
+        position, velocity = self.stepsizes, 1.0
+        for lag in range(self.lags):
+            by_position, by_velocity = self.responses[:, lag:]
+            yield position * by_position + velocity * by_velocity
+            velocity *= self.momentum
+            position = kept[lag + 1 :] * position[:-1] + velocity * self.stepsizes[lag + 1 :]
 
     def gram(self, scale: FloatArray) -> FloatArray:
         """Return H with rᵀHr the error of noise n_t = scale_t·Σ_i r_i·ξ_{t−i}, ξ standard normal.
 
         H[i, j] = Σ_s scale_{s+i}·scale_{s+j}·W[s + i, s + j].
         """
-        size, T = self.lags.shape
+        size, T = self.lags, self.steps
         found = np.zeros((size, size))
-        for lag in range(size):
-            products = self.lags[lag, : T - lag] * scale[: T - lag] * scale[lag:]
+        for lag, diagonal in enumerate(self.diagonals()):
+            products = diagonal * scale[: T - lag] * scale[lag:]
             sums = np.cumsum(products[::-1])[::-1][: size - lag]
             index = np.arange(size - lag)
             found[index, index + lag] = found[index + lag, index] = sums
@@ -80,13 +93,13 @@ class Workload:
             scale: one number per step.
             inverse: r, as many numbers as there are lags.
         """
-        size, T = self.lags.shape
+        size, T = self.lags, self.steps
         found = np.zeros(T)
-        for lag in range(size):
+        for lag, diagonal in enumerate(self.diagonals()):
             # E[n_t·n_{t+lag}]/(scale_t·scale_{t+lag}); the first steps have fewer terms.
             covariance = np.cumsum(inverse[: size - lag] * inverse[lag:])
-            terms = np.minimum(np.arange(T - lag), covariance.size - 1)
-            weights = self.lags[lag, : T - lag] * covariance[terms]
+            weights = diagonal * covariance[-1]
+            weights[: size - lag] = diagonal[: size - lag] * covariance
             found[: T - lag] += weights * scale[lag:]
             if lag:
                 found[lag:] += weights * scale[: T - lag]
