@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,30 @@ def test_fixed_sampling_is_in_the_statement(capsys: pytest.CaptureFixture[str]) 
     assert re.search(r"^sampling +fixed +given$", out, re.MULTILINE)
     assert "replace one record" in " ".join(out.split())
     assert "20 distinct records" in " ".join(out.split())
+
+
+def test_correlated_noise_is_in_the_statement(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    argv = ["train", "--model", "linear", "--steps", "24", "--batch-size", "20", "--epsilon", "8"]
+    run_dir = tmp_path / "run"
+    assert main([*argv, "--noise", "correlated", "--compare", "--run-dir", str(run_dir)]) == 0
+    captured = capsys.readouterr()
+    assert "warning" not in captured.err
+    made = Plan.from_json((run_dir / "plan.json").read_text(encoding="utf-8"))
+    assert (made.sampling, made.bands > 1) == ("cyclic", True)
+    out = " ".join(captured.out.split())
+    assert f"assigned to one of {made.bands} subsets" in out
+    assert "optimizer momentum" in out
+    argv[argv.index("20")] = "1438"  # all records
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main([*argv, "--noise", "correlated"]) == 0
+    captured = capsys.readouterr()
+    assert "dither train: warning: correlated noise gains nothing over optimal noise here" in (
+        captured.err
+    )
+    assert "subsets" not in captured.out.split("Training:")[1]
 
 
 def test_a_full_batch_is_in_the_statement(capsys: pytest.CaptureFixture[str]) -> None:

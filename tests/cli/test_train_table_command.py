@@ -154,6 +154,14 @@ def test_options_make_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     )  # fmt: skip
 
 
+def test_correlated_noise_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*TRAIN[:-1], "24", "--batch-size", "10", "--epsilon", "8", "--noise", "correlated"]
+    out = " ".join(run([*argv, "--model", "linear"], capsys).split())
+    made = Plan.from_json(Path("patients-run/plan.json").read_text("utf-8"))
+    assert (made.sampling, made.bands > 1) == ("cyclic", True)
+    assert f"correlated within {made.bands} consecutive steps" in out
+
+
 def test_a_dropped_column_has_no_influence(
     table: pd.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ from dither.estimators import (
     PrivateSVC,
 )
 from dither.ledger import Ledger
+from dither.noise import Correlated
 from dither.schedules import AdaGradNorm, Constant
 
 Table = tuple[Any, Any]
@@ -424,3 +425,26 @@ def test_names_of_features_are_kept(digits: Table) -> None:
     assert model.n_features_in_ == 64
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict(frame.rename(columns={"pixel7": "other"}))
+
+
+def test_correlated_noise_is_for_the_momentum_of_the_training(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, (1000, 3))
+    y = X[:, 0] > 0.0
+    model = PrivateLogisticRegression(
+        epsilon=8.0, delta=1e-5, feature_bounds=(-1, 1), steps=30, batch_size=20,
+        classes=[False, True], stepsizes="linear:start=9,end=1", noise="correlated",
+    )  # fmt: skip
+    model.fit(X, y)
+    again = clone(model).set_params(noise=Correlated(momentum=0.9)).fit(X, y)
+    assert model.plan_ == again.plan_
+    assert model.plan_.sampling == "cyclic"
+    assert model.plan_.bands > 1
+    assert model.score(X, y) > 0.8
+    assert np.isfinite(model._weight_noise)
+    text = " ".join(model.privacy_statement().split())
+    assert f"correlated within {model.plan_.bands} consecutive steps" in text
+    assert f"one of {model.plan_.bands} subsets" in text
+    loaded = dither.load(model.save(tmp_path / "model"))
+    assert np.array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.plan_ == model.plan_

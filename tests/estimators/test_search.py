@@ -21,7 +21,13 @@ from dither.estimators import (
     PrivateLogisticRegression,
     PrivateSearchCV,
 )
-from dither.estimators.search import draw_trial_count, noisy_score, trial_budget
+from dither.estimators.search import (
+    _costs_the_same,
+    _divergences,
+    draw_trial_count,
+    noisy_score,
+    trial_budget,
+)
 from dither.randomness import Source
 from dither.schedules import AdaGradNorm
 
@@ -260,3 +266,18 @@ def test_a_plan_that_was_not_accounted_is_refused(digits: Table) -> None:
     grid = {"stepsizes": [Fickle()]}
     with pytest.raises(ValueError, match="not the one that was accounted"):
         PrivateSearchCV(MODEL, grid, epsilon=3.0, trials=2, random_state=1).fit(*digits)
+
+
+def test_cycles_of_correlated_noise_are_priced_as_such() -> None:
+    setting: dict[str, Any] = {"delta": 1e-5, "dataset_size": 1000, "batch_size": 10}
+    theta = [1.0, 0.5, 0.3, 0.2]
+    made = dither.Plan.from_noise_multipliers([2.0] * 40, correlation=theta, **setting)
+    cycles = dither.Plan.from_noise_multipliers(
+        [2.0] * 10, delta=1e-5, dataset_size=1000, batch_size=40
+    )
+    steps = dither.Plan.from_noise_multipliers([2.0] * 40, **setting)
+    assert _divergences(made) == pytest.approx(_divergences(cycles), rel=1e-12)
+    assert _divergences(made)[0] > 3.0 * _divergences(steps)[0]
+    other = dither.Plan.from_noise_multipliers([2.0] * 40, correlation=[1.0, 0.4], **setting)
+    assert _costs_the_same(made, made)
+    assert not _costs_the_same(made, other)

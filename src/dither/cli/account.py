@@ -25,17 +25,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("delta", "δ; a plan has its own"),
     ):
         parser.add_argument(f"--{name}", type=number, default=argparse.SUPPRESS, help=text)
-    parser.add_argument("--sampling", choices=SAMPLINGS, default=argparse.SUPPRESS)
+    parser.add_argument(
+        "--sampling", choices=(*SAMPLINGS, "cyclic"), default=argparse.SUPPRESS,
+        help="cyclic is that of correlated noise; default: poisson",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bands",
+        type=number,
+        default=argparse.SUPPRESS,
+        help="b, for cyclic sampling: noise is correlated within b steps",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read or build the steps, account, print."""
-    z, q, delta, sampling = _read_steps(arguments)
+    z, q, delta, sampling, bands = _read_steps(arguments)
     from dither import accounting
 
     rows: dict[str, dict[str, Any]] = {}
-    for name, bound in accounting.costs(z, sample_rate=q, delta=delta, sampling=sampling).items():
+    found = accounting.costs(z, sample_rate=q, delta=delta, sampling=sampling, bands=bands)
+    for name, bound in found.items():
         rows[name] = {
             "epsilon": bound.epsilon if math.isfinite(bound.epsilon) else None,
             "lower": bound.lower,
@@ -43,14 +53,18 @@ def run(arguments: argparse.Namespace) -> None:
         }
     if arguments.json:
         setting = {"steps": z.size, "sample_rate": q, "delta": delta, "sampling": sampling}
-        print_json({**setting, **rows})
+        print_json({**setting, "bands": bands, **rows})
         return
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
+    cycles = f" in {bands:,} subsets: {-(-z.size // bands):,} cycles at rate {bands * q:.6g}"
     console.print(
-        f"{z.size:,} steps, q = {q:.6g}, δ = {delta:g}, {sampling} sampling", markup=False
+        f"{z.size:,} steps, q = {q:.6g}, δ = {delta:g}, {sampling} sampling"
+        f"{cycles if sampling == 'cyclic' else ''}",
+        markup=False,
+        soft_wrap=True,
     )
     table = Table("accountant", "ε", "at least", "proven upper bound")
     for name, row in rows.items():
@@ -63,22 +77,27 @@ def run(arguments: argparse.Namespace) -> None:
     console.print(table)
 
 
-def _read_steps(arguments: argparse.Namespace) -> tuple[FloatArray, float, float, str]:
-    """Return noise multipliers, sample rate, δ and sampling."""
+def _read_steps(arguments: argparse.Namespace) -> tuple[FloatArray, float, float, str, int]:
+    """Return noise multipliers, sample rate, δ, sampling and the number of bands."""
     names = ("noise_multiplier", "sample_rate", "steps", "delta")
     given = [name for name in names if hasattr(arguments, name)]
     if arguments.plan is not None:
-        if set(given) - {"delta"} or hasattr(arguments, "sampling"):
+        if set(given) - {"delta"} or hasattr(arguments, "sampling") or hasattr(arguments, "bands"):
             raise validate.InvalidTypeError(
                 "account takes a plan (and --delta), or --noise-multiplier, --sample-rate, --steps "
                 "and --delta without one"
             )
         plan = read_plan(arguments.plan)
         delta = getattr(arguments, "delta", plan.bound.delta)
-        return plan.noise_multipliers, plan.sample_rate, delta, plan.sampling
+        return plan.noise_multipliers, plan.sample_rate, delta, plan.sampling, plan.bands
     missing = [f"--{name.replace('_', '-')}" for name in names if name not in given]
     if missing:
         raise validate.InvalidTypeError(f"account needs a plan, or also {', '.join(missing)}")
-    z = np.full(validate.step_count(steps=arguments.steps), float(arguments.noise_multiplier))
     sampling = getattr(arguments, "sampling", "poisson")
-    return z, arguments.sample_rate, arguments.delta, sampling
+    if (sampling == "cyclic") != hasattr(arguments, "bands"):
+        raise validate.InvalidTypeError(
+            "account takes --bands with --sampling cyclic, and with no other, got "
+            + ("no --bands" if sampling == "cyclic" else f"{sampling} sampling")
+        )
+    z = np.full(validate.step_count(steps=arguments.steps), float(arguments.noise_multiplier))
+    return z, arguments.sample_rate, arguments.delta, sampling, getattr(arguments, "bands", 1)

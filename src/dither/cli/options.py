@@ -28,7 +28,7 @@ DATASETS = ("cifar10", "digits", "fashion-mnist", "mnist")
 MODELS = ("cnn", "linear", "mlp")
 TABLE_MODELS = ("linear", "gam", "mlp")
 TABLES = (".csv", ".csv.gz", ".parquet")
-NOISES = ("uniform", "matched", "optimal")
+NOISES = ("uniform", "matched", "optimal", "correlated")
 SAMPLINGS = ("poisson", "fixed")
 FIGURES = (".pdf", ".png", ".svg")
 REPORTS = (".html", ".json")
@@ -48,6 +48,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "clip_norm": validate.positive,
     "learning_rate": validate.positive,
     "steps": validate.step_count,
+    "bands": validate.count,
     "epochs": validate.positive,
     "warmup": validate.count,
     "batch_size": validate.count,

@@ -1,11 +1,13 @@
-"""Plan a run, and compare uniform, matched and optimal noise for the same budget."""
+"""Plan a run, and compare uniform, matched, optimal and correlated noise for the same budget."""
 
 import argparse
 import math
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dither import validate
 from dither.cli.options import (
     ACCOUNTANTS,
     CLIPPING_HELP,
@@ -22,9 +24,11 @@ from dither.types import CLIPPINGS, rounded
 
 if TYPE_CHECKING:
     from dither.planning import Plan
+    from dither.types import Schedule
 
 NAME = "plan"
 HELP = "plan the noise of every step for a privacy budget, and compare allocations"
+_CORRELATED = "correlated"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot",
         default=argparse.SUPPRESS,
         metavar="FILE",
-        help="draw noise, noise that reaches the parameters and ε over the steps",
+        help="draw noise, the noise in the iterates and ε over the steps",
     )
     parser.add_argument(
         "--save", default=argparse.SUPPRESS, metavar="FILE", help="save the plan as JSON"
@@ -50,28 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Plan all three, draw, save, print."""
-    from dither.planning import plan
+    """Plan with every noise, draw, save, print."""
     from dither.progress import Progress
 
     plot, save = getattr(arguments, "plot", None), getattr(arguments, "save", None)
+    names = _compared(arguments)
     schedule, steps = parse_schedule(arguments), step_count(arguments)
     plans = {}
-    with Progress("planning", len(NOISES)) as progress:
-        for name in NOISES:
-            plans[name] = plan(
-                epsilon=arguments.epsilon,
-                delta=arguments.delta,
-                dataset_size=arguments.dataset_size,
-                batch_size=arguments.batch_size,
-                steps=steps,
-                clip_norm=arguments.clip_norm,
-                clipping=arguments.clipping,
-                stepsizes=schedule,
-                noise=name,
-                accountant=arguments.accountant,
-                sampling=arguments.sampling,
-            )
+    with Progress("planning", len(names)) as progress:
+        for name in names:
+            plans[name] = _plan(arguments, schedule, steps, name)
             progress.update()
     if plot is not None:
         from dither.reports import plan_figure, save_figure
@@ -85,10 +77,42 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"schedule": repr(schedule), "steps": steps, **columns})
     else:
-        _print(plans[arguments.noise], arguments.noise, columns)
+        _print(plans, arguments.noise, columns)
         for what, where in (("figure", plot), (f"{arguments.noise} plan", save)):
             if where is not None:
                 sys.stdout.write(f"The {what} is in {where}.\n")
+
+
+def _compared(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the noises to compare: correlated noise is not for batches of a fixed size."""
+    if arguments.sampling == "poisson":
+        return NOISES
+    if arguments.noise == _CORRELATED:
+        raise validate.InvalidValueError(
+            f"sampling must be poisson for correlated noise, got {arguments.sampling!r}"
+        )
+    return tuple(name for name in NOISES if name != _CORRELATED)
+
+
+def _plan(arguments: argparse.Namespace, schedule: "Schedule", steps: int, noise: str) -> "Plan":
+    from dither.planning import plan
+
+    with warnings.catch_warnings():
+        if noise == _CORRELATED:  # the output says it where correlated noise gains nothing
+            warnings.filterwarnings("ignore", message="correlated noise gains nothing")
+        return plan(
+            epsilon=arguments.epsilon,
+            delta=arguments.delta,
+            dataset_size=arguments.dataset_size,
+            batch_size=arguments.batch_size,
+            steps=steps,
+            clip_norm=arguments.clip_norm,
+            clipping=arguments.clipping,
+            stepsizes=schedule,
+            noise=noise,
+            accountant=arguments.accountant,
+            sampling=arguments.sampling,
+        )
 
 
 def _column(plan: "Plan", uniform: "Plan") -> dict[str, Any]:
@@ -100,6 +124,7 @@ def _column(plan: "Plan", uniform: "Plan") -> dict[str, Any]:
             plan.stepsizes,
             plan.noise_multipliers,
             uniform=uniform.noise_multipliers,
+            correlation=plan.correlation,
         ),
         **{
             f"epsilon_{name}": bound.epsilon if math.isfinite(bound.epsilon) else None
@@ -112,7 +137,10 @@ def _column(plan: "Plan", uniform: "Plan") -> dict[str, Any]:
 _ROWS = {
     "first_noise_multiplier": "noise multiplier z, first step",
     "last_noise_multiplier": "noise multiplier z, last step",
-    "noise_that_reaches_the_parameters": "noise that reaches the parameters, Σ(ηz)²",
+    "bands": "bands of correlated noise",
+    "mean_variance_of_the_iterates": "mean variance of the iterates",
+    "variance_relative_to_uniform": "    relative to uniform",
+    "noise_that_reaches_the_parameters": "noise on the parameters, Σ(ηz)²",
     "relative_to_uniform": "    relative to uniform",
     "improvement_by_the_theorem": "M_dp/M, by the paper's cost",
     "epsilon_pld": "ε by pld (certified)",
@@ -123,7 +151,7 @@ _ROWS = {
 }
 
 
-def _print(plan: "Plan", name: str, columns: dict[str, dict[str, Any]]) -> None:
+def _print(plans: dict[str, "Plan"], name: str, columns: dict[str, dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -137,4 +165,10 @@ def _print(plan: "Plan", name: str, columns: dict[str, dict[str, Any]]) -> None:
         show = rounded if key.startswith("epsilon") else "{:.{}g}".format
         table.add_row(label, *("–" if cell is None else show(cell, 5) for cell in cells))
     console.print(table)
-    console.print(f"The {name} plan: {plan}", markup=False)
+    correlated = plans.get(_CORRELATED)
+    if correlated is not None and correlated.correlation is None:
+        console.print(
+            "Correlated noise gains nothing over optimal noise here: its plan has optimal noise.",
+            soft_wrap=True,
+        )
+    console.print(f"The {name} plan: {plans[name]}", markup=False)

@@ -172,7 +172,7 @@ def _without_noise(recipe: "Recipe") -> "Plan":
         steps=recipe.steps,
         dataset_size=recipe.dataset_size,
         batch_size=recipe.batch_size,
-        sampling=recipe.sampling,
+        sampling="fixed" if recipe.sampling == "fixed" else "poisson",
         # A learning rate for noisy gradients does not suit plain ones; five times Adam's own does.
         stepsizes=Constant(5.0),
     )

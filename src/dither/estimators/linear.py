@@ -34,6 +34,8 @@ from dither.training.linear_losses import (
     softmax_loss,
     squared_loss,
 )
+from dither.training.optimizers import MOMENTUM
+from dither.training.settings import for_momentum
 from dither.types import FloatArray
 
 _LENGTH = 2.0
@@ -80,6 +82,7 @@ class Linear(PrivateEstimator):
             plan,
             outputs=outputs,
             standardizing=standardizing,
+            momentum=MOMENTUM,
             seed=seed_of(self.random_state),
             ledger=self.ledger,
             progress=bool(self.verbose),
@@ -126,7 +129,7 @@ class Linear(PrivateEstimator):
             steps=chosen.steps,
             clip_norm=chosen.clip_norm,
             stepsizes=chosen.stepsizes if self.stepsizes is None else self._parse_stepsizes(),
-            noise="optimal" if self.noise is None else self.noise,
+            noise="optimal" if self.noise is None else for_momentum(self.noise, MOMENTUM),
         )
 
     @abstractmethod
@@ -196,7 +199,7 @@ class PrivateLogisticRegression(_LinearClassifier):
         stepsizes: a schedule, its text ("linear:start=9,end=1"), or an array of T step sizes, in
             the units of training.
         noise: as `dither.plan` takes it; None is "optimal" for linear models, and the choice of
-            `dither.recipe` for others.
+            `dither.recipe` for others. "correlated" is for the momentum of the training.
         schema: what is public about a table with numbers, categories, text and missing cells: a
             `dither.Schema`, a dict as `Schema.from_dict` takes it, or the path of a file. Then X is
             a data frame of pandas or polars, a mapping of columns or the path of a table, y may be

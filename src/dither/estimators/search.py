@@ -114,7 +114,7 @@ def _divergences(plan: Plan | ReactivePlan) -> FloatArray:
         raise InvalidValueError(
             "stepsizes must be fixed in advance for a search, got a reactive schedule"
         )
-    return renyi_divergences(plan.noise_multipliers, sample_rate=plan.sample_rate)
+    return renyi_divergences(plan.charges, sample_rate=plan.charge_rate)
 
 
 def draw_trial_count(trials: TrialCount, stream: Stream) -> int:
@@ -152,7 +152,8 @@ def _costs_the_same(one: Any, other: Any) -> bool:
     """Return whether plans are equal but for the clip norm: it may follow from random weights."""
     if not (isinstance(one, Plan) and isinstance(other, Plan)):
         return bool(one == other)
-    names = ("dataset_size", "batch_size", "sampling", "delta", "accountant", "search")
+    names = ("dataset_size", "batch_size", "sampling", "delta", "accountant", "search",
+             "correlation")  # fmt: skip
     arrays = ("stepsizes", "noise_multipliers")
     return all(getattr(one, name) == getattr(other, name) for name in names) and all(
         np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays

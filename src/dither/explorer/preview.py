@@ -118,10 +118,18 @@ def spent_points(t: np.ndarray, epsilons: FloatArray) -> list[list[float]]:
     ]
 
 
-def comparison(eta: FloatArray, z: FloatArray, uniform: FloatArray) -> dict[str, float | None]:
+def comparison(
+    eta: FloatArray,
+    z: FloatArray,
+    uniform: FloatArray,
+    correlation: tuple[float, ...] | None = None,
+) -> dict[str, float | None]:
     """Return `compare`, with None for what is not finite."""
-    values = compare(eta, z, uniform=uniform)
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+    values = compare(eta, z, uniform=uniform, correlation=correlation)
+    return {
+        name: value if value is not None and math.isfinite(value) else None
+        for name, value in values.items()
+    }
 
 
 def _points(t: np.ndarray, values: FloatArray) -> list[list[float]]:

@@ -11,6 +11,7 @@ from dither import accounting, theory, validate
 from dither.accounting.calibration import calibrate
 from dither.accounting.cyclic import cycle_minima
 from dither.noise import Correlated, Custom, GrowthBound, Matched, Optimal, Uniform
+from dither.noise.iterates import iterate_variances
 from dither.planning.fixed_plan import Plan
 from dither.planning.reactive_plan import ReactivePlan, with_filter, with_fixed_noise
 from dither.schedules import Constant, Reactive
@@ -162,27 +163,44 @@ def compare(
     noise_multipliers: FloatArray,
     *,
     uniform: FloatArray,
-) -> dict[str, float]:
+    correlation: tuple[float, ...] | None = None,
+) -> dict[str, float | None]:
     """Return how noise compares with uniform noise of the same cost.
 
     Args:
         stepsizes: η_0 … η_{T−1}.
         noise_multipliers: z_0 … z_{T−1}.
         uniform: the noise multipliers of uniform noise.
+        correlation: the coefficients of correlated noise; None for independent noise.
 
     Returns:
-        Its first and last z, Σ(η_t·z_t)², that over uniform noise's, and M_dp/M by the
-        paper's cost.
+        Its first and last z, the number of bands, the mean variance of the iterates
+        (`dither.noise.iterates`) and that over uniform noise's. For independent noise also
+        Σ(η_t·z_t)², that over uniform noise's, and M_dp/M by the paper's cost.
     """
     eta, z = stepsizes, noise_multipliers
-    reached = float(np.sum((eta * z) ** 2))
-    return {
+    variance, usual = (
+        float(np.mean(iterate_variances(eta, each, correlation=theta)))
+        for each, theta in ((z, correlation), (uniform, None))
+    )
+    found: dict[str, float | None] = {
         "first_noise_multiplier": float(z[0]),
         "last_noise_multiplier": float(z[-1]),
-        "noise_that_reaches_the_parameters": reached,
-        "relative_to_uniform": reached / float(np.sum((eta * uniform) ** 2)),
-        "improvement_by_the_theorem": theory.improvement(eta, z),
+        "bands": 1 if correlation is None else len(correlation),
+        "mean_variance_of_the_iterates": variance,
+        "variance_relative_to_uniform": variance / usual,
+        "noise_that_reaches_the_parameters": None,
+        "relative_to_uniform": None,
+        "improvement_by_the_theorem": None,
     }
+    if correlation is None:
+        reached = float(np.sum((eta * z) ** 2))
+        found |= {
+            "noise_that_reaches_the_parameters": reached,
+            "relative_to_uniform": reached / float(np.sum((eta * uniform) ** 2)),
+            "improvement_by_the_theorem": theory.improvement(eta, z),
+        }
+    return found
 
 
 def _correlated(shape: Plan, noise: Correlated, budget: Budget) -> Plan:
@@ -195,7 +213,7 @@ def _correlated(shape: Plan, noise: Correlated, budget: Budget) -> Plan:
     if design is None:
         warnings.warn(
             "correlated noise gains nothing over optimal noise here: the plan has optimal noise",
-            stacklevel=4,
+            stacklevel=3,
         )
         optimal = noise.fallback
         return _search(shape, optimal.alphas(shape.stepsizes, budget=budget), budget, optimal)

@@ -13,6 +13,7 @@ import numpy as np
 from dither import validate
 from dither.ledger import Ledger
 from dither.ledger.files import write_atomic
+from dither.noise.iterates import iterate_variances
 from dither.planning import Plan
 from dither.schedules import InverseSqrt, SqrtToZero
 from dither.training import TrainResult
@@ -49,40 +50,45 @@ _NOISE_STYLES = {
     "uniform": (ORANGE, "--"),
     "matched": (VERMILION, ":"),
     "optimal": (BLUE, "-"),
+    "correlated": (GREEN, "-."),
 }
 
 
 def plan_figure(plans: Mapping[str, Plan]) -> "Figure":
-    """Draw the noise of plans, the noise on the parameters, and ε over the steps.
+    """Draw the noise of plans, the noise in the iterates, and ε over the steps.
+
+    The noise in an iterate is its standard deviation as in `dither.noise.iterates`, which compares
+    correlated with independent noise.
 
     Args:
-        plans: plans by name: "uniform", "matched" or "optimal".
+        plans: plans by name: "uniform", "matched", "optimal" or "correlated".
 
     Example:
         >>> import dither
         >>> plan = dither.plan(epsilon=1.0, delta=1e-3, dataset_size=9, batch_size=9, steps=3)
         >>> [axes.get_title() for axes in plan_figure({"optimal": plan}).axes]
-        ['noise', 'noise on the parameters', 'privacy spent']
+        ['noise', 'noise in the iterates', 'privacy spent']
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13.0, 4.2), layout="constrained")
-    noise, on_parameters, privacy = figure.subplots(1, 3)
+    noise, iterates, privacy = figure.subplots(1, 3)
     for name, plan in plans.items():
         colour, line = _NOISE_STYLES[name]
         t = np.arange(1, plan.steps + 1)
         style = {"color": colour, "linestyle": line, "linewidth": 2.0, "label": name}
         noise.plot(t, plan.noise_multipliers, **style)
-        on_parameters.plot(t, plan.stepsizes * plan.noise_multipliers, **style)
+        variances = iterate_variances(
+            plan.stepsizes, plan.noise_multipliers, correlation=plan.correlation
+        )
+        iterates.plot(t, np.sqrt(variances), **style)
         privacy.plot(*plan.spending(), **style)
     noise.set(title="noise", ylabel="noise multiplier z$_t$", yscale="log")
-    on_parameters.set(
-        title="noise on the parameters", ylabel="η$_t$·z$_t$ (clip norms)", yscale="log"
-    )
+    iterates.set(title="noise in the iterates", ylabel="standard deviation (clip norms)")
     target = max(plan.bound.epsilon for plan in plans.values())
     privacy.axhline(target, color="grey", linewidth=0.8)
     privacy.set(title="privacy spent", ylabel="ε after t steps", ylim=(0.0, 1.08 * target))
-    for axes in (noise, on_parameters, privacy):
+    for axes in (noise, iterates, privacy):
         axes.set_xlabel("step t")
     noise.legend()
     return figure

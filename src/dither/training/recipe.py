@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dither import validate
+from dither.noise import Correlated
 from dither.planning import Plan, ReactivePlan
 from dither.planning.reuse import plan_or_reuse
 from dither.planning.search import TRIAL_COMPUTE, with_search
@@ -19,9 +20,9 @@ from dither.planning.serialization import parse_json
 from dither.schedules import Reactive, parse
 from dither.schedules.parsing import text_of
 from dither.training.optimizer_hooks import check_trainable
-from dither.training.optimizers import OPTIMIZERS, layer_factors, named_optimizer
+from dither.training.optimizers import MOMENTUM, OPTIMIZERS, layer_factors, named_optimizer
 from dither.training.rule import GIVEN, Facts, choose, trial_rate
-from dither.training.settings import Overrides, check_compute, check_overrides
+from dither.training.settings import Overrides, check_compute, check_overrides, for_momentum
 from dither.training.synthetic import gradient_norm, measured_compute
 from dither.types import Allocation, Schedule
 
@@ -47,11 +48,11 @@ class Recipe:
         learning_rate: of the optimizer; at step t it is multiplied by the plan's step size.
         layer_rates: whether the rate of a layer is that times (64/inputs)^¼.
         stepsizes: relative, from 1 down to 0.05.
-        noise: as `dither.plan` takes it.
+        noise: as `dither.plan` takes it; "correlated" is for the momentum of SGD.
         averaging: "ema", "tail", or None for the last iterate.
         tune: the share of ε that choosing the learning rate costs; None costs nothing.
         reasons: why each setting has its value; "given" if it was given.
-        sampling: "poisson" or "fixed".
+        sampling: "poisson", "fixed", or for correlated noise "cyclic".
         given: what the caller gave, as text.
 
     Example:
@@ -71,7 +72,7 @@ class Recipe:
     learning_rate: float
     layer_rates: bool
     stepsizes: Schedule | Reactive
-    noise: str | Allocation
+    noise: str | Allocation | Correlated
     averaging: str | None
     tune: float | None = None
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -102,7 +103,8 @@ class Recipe:
             "epsilon": self.epsilon, "delta": self.delta, "dataset_size": self.dataset_size,
             "batch_size": self.batch_size, "steps": self.steps,
             "clipping": self.clipping, "clip_norm": self.clip_norm,
-            "stepsizes": self.stepsizes, "noise": self.noise, "sampling": self.sampling,
+            "stepsizes": self.stepsizes, "sampling": self.sampling,
+            "noise": for_momentum(self.noise, MOMENTUM if self.optimizer == "momentum" else 0.0),
         }  # fmt: skip
         made = plan_or_reuse(**arguments)
         if self.tune is None:

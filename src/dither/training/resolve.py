@@ -18,7 +18,7 @@ from dither.training.recipe import Recipe, given_text, recipe
 from dither.training.records import Records, check_pair, records_of
 from dither.training.rule import GIVEN
 from dither.training.run_directory import RunDirectory
-from dither.training.settings import frozen
+from dither.training.settings import for_momentum, frozen
 
 FROM_DATA = "counted in the data, taken as public"
 
@@ -123,7 +123,8 @@ def check_resumed(saved: Recipe, given: Mapping[str, Any]) -> Recipe:
     for name in sorted({*saved.given, *now}):
         began, got = saved.given.get(name), now.get(name)
         # Objects are compared by what they give: the plan. What was chosen may be given now.
-        is_same = began == got or (name in objects and name in saved.given)
+        is_object = name in objects and not isinstance(objects[name], str)
+        is_same = began == got or (is_object and name in saved.given)
         if not is_same and (began is not None or getattr(saved, name, None) != given[name]):
             raise validate.InvalidValueError(
                 f"{name} must be what the run began with, {began or 'chosen by dither'}, got "
@@ -140,8 +141,14 @@ def _with_given_optimizer(made: Recipe, optimizer: Optimizer) -> Recipe:
         optimizer=type(optimizer).__name__,
         learning_rate=rate,
         layer_rates=False,
+        noise=for_momentum(made.noise, _momentum_of(optimizer)),
         reasons={**reasons, "layer_rates": "of the given optimizer"},
     )
+
+
+def _momentum_of(optimizer: Optimizer) -> float:
+    """Return the momentum of SGD; Adam divides by the noise as well, and counts as none."""
+    return float(optimizer.param_groups[0].get("momentum", 0.0))
 
 
 def _saved_plan(directory: RunDirectory | None, plan: Plan | ReactivePlan) -> Plan | ReactivePlan:
@@ -154,6 +161,8 @@ def _saved_plan(directory: RunDirectory | None, plan: Plan | ReactivePlan) -> Pl
         all(getattr(saved, name) == getattr(plan, name) for name in sizes)
         and np.allclose(saved.noise_multipliers, plan.noise_multipliers, rtol=1e-5)
         and np.allclose(saved.stepsizes, plan.stepsizes, rtol=1e-9)
+        and saved.bands == plan.bands
+        and np.allclose(saved.correlation or (), plan.correlation or (), atol=1e-3)
         and saved.bound.delta == plan.bound.delta
     )
     return saved if is_same else plan

@@ -16,6 +16,7 @@ from dither.accounting.calibration import central_limit_log_scale
 from dither.planning.search import TRIALS
 from dither.schedules import Linear
 from dither.training.optimizers import MEAN_INPUTS, MOMENTUM
+from dither.training.settings import is_correlated
 from dither.types import Budget, FloatArray
 
 # The constants of the rule. docs: "How dither chooses" has the evidence.
@@ -77,6 +78,10 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     is_full = m == facts.dataset_size
     why = "every step uses all records" if is_full else "every record is drawn independently"
     pick("sampling", "poisson", why)
+    correlates = is_correlated(given.get("noise"))
+    if correlates and not is_full and chosen["sampling"][0] == "poisson":
+        why = "correlated noise: random subsets of the records take turns, if it gains anything"
+        chosen["sampling"] = "cyclic", why
     norm = facts.gradient_norm
     if "clip_norm" in given or norm is not None:
         mode = pick("clipping", "flat", "gradients above the clip norm are scaled down to it")
@@ -88,7 +93,11 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
                  "synthetic records")  # fmt: skip
     else:
         C = pick("clip_norm", 1.0, "the learning rate is for this norm")
-    kind = pick("optimizer", "adam", "its rate suits all kinds of layers")
+    if correlates:
+        why = "later steps cancel a part of correlated noise, which Adam's scaling undoes"
+        kind = pick("optimizer", "momentum", why)
+    else:
+        kind = pick("optimizer", "adam", "its rate suits all kinds of layers")
     is_sgd = kind in ("momentum", "sgd")
     z, d = _noise(facts, m, T, given), facts.dimension
     if kind in ("adam", "adamw") and "learning_rate" not in given:
@@ -123,7 +132,8 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
 
 def _noise(facts: Facts, batch_size: int, steps: int, given: Mapping[str, Any]) -> float:
     """Return z of uniform noise, about."""
-    q, sampling = batch_size / facts.dataset_size, given.get("sampling", "poisson")
+    q = batch_size / facts.dataset_size
+    sampling = "fixed" if given.get("sampling") == "fixed" else "poisson"
     budget = Budget(facts.epsilon, facts.delta, q, None, sampling)
     return math.exp(central_limit_log_scale(np.ones(steps), budget))
 

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from dither import validate
 from dither.accounting import SAMPLINGS
-from dither.noise import Custom
+from dither.noise import Correlated, Custom
 from dither.planning.search import check_share
 from dither.schedules import Reactive, Table
 from dither.training.averaging import find_averaging
@@ -29,7 +29,7 @@ class Overrides(TypedDict, total=False):
     learning_rate: float
     layer_rates: bool
     stepsizes: Schedule | Reactive | ArrayLike
-    noise: Allocation | ArrayLike | str
+    noise: Allocation | Correlated | ArrayLike | str
     sampling: str
     tune: float
 
@@ -65,7 +65,7 @@ def check_overrides(overrides: Mapping[str, Any], n: int) -> dict[str, Any]:
         given["batch_size"] = m
     if "tune" in given:
         given["tune"] = check_share(given["tune"])
-    choices = {"optimizer": OPTIMIZERS, "clipping": CLIPPINGS, "sampling": SAMPLINGS}
+    choices = {"optimizer": OPTIMIZERS, "clipping": CLIPPINGS, "sampling": (*SAMPLINGS, "cyclic")}
     for name, allowed in choices.items():
         if name in given:
             validate.choice(allowed, **{name: given[name]})
@@ -82,9 +82,24 @@ def frozen(given: Mapping[str, Any]) -> dict[str, Any]:
         found["stepsizes"] = _as_schedule(given["stepsizes"])
     if "noise" in given:
         noise = given["noise"]
-        is_value = isinstance(noise, str | Allocation)
+        is_value = isinstance(noise, str | Allocation | Correlated)
         found["noise"] = noise if is_value else Custom(validate.positives(noise=noise))
     return found
+
+
+def is_correlated(noise: object) -> bool:
+    """Return whether noise, as a caller gives it, is correlated."""
+    return isinstance(noise, Correlated) or (isinstance(noise, str) and noise == "correlated")
+
+
+def for_momentum(noise: Any, momentum: float) -> Any:
+    """Return noise as it is given, but "correlated" as what suits the momentum of the optimizer.
+
+    >>> for_momentum("correlated", 0.9), for_momentum("optimal", 0.9)
+    (Correlated(bands='auto', momentum=0.9, contraction=0.03), 'optimal')
+    """
+    is_name = isinstance(noise, str) and noise == "correlated"
+    return Correlated(momentum=momentum) if is_name else noise
 
 
 def check_compute(compute: object, given: Mapping[str, Any]) -> None:

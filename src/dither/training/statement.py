@@ -190,10 +190,11 @@ def _mechanism(facts: RunFacts) -> str:
         f"probability q = {q:.6g}.",
         "fixed": f"Fixed-size sampling: each step draws {facts.batch_size:,} distinct records "
         "uniformly at random.",
-        "cyclic": f"Cyclic Poisson sampling: before the first step every record is put into one of "
-        f"{facts.bands} subsets, uniformly and independently; the steps take turns with the "
-        "subsets, and draw every record of theirs independently with probability "
-        f"{facts.bands}·q = {facts.bands * q:.6g}.",
+        "cyclic": "Cyclic Poisson sampling: before the first step, and again where a run is "
+        f"resumed, every record is assigned to one of {facts.bands} subsets, uniformly and "
+        f"independently. The subsets take turns, one per step, and a step draws every record of "
+        f"its subset independently with probability {facts.bands}·q = {facts.bands * q:.6g}. Each "
+        f"cycle of {facts.bands} steps is accounted as one step with that probability.",
     }[facts.sampling]
     if q == 1.0:
         sampling = "Full batch: each step uses all records."
@@ -205,8 +206,8 @@ def _mechanism(facts: RunFacts) -> str:
         )
     elif math.isfinite(C):
         clips = f"clips per-record gradients to l2 norm {C:g}, "
-    correlated = f", correlated within {facts.bands} steps," if facts.bands > 1 else ""
-    noise = f"adds Gaussian noise{correlated} to their sum"
+    correlated = f", correlated within {facts.bands} consecutive steps,"
+    noise = f"adds Gaussian noise{correlated if facts.bands > 1 else ''} to their sum"
     sums = noise if facts.has_noise else "sums the gradients"
     return (
         f"Training: {facts.steps:,} steps. {sampling} Each step {clips}{sums} and divides by "

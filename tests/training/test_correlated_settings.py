@@ -1,0 +1,124 @@
+"""Correlated noise as a setting of recipes and training."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+import dither
+from dither import Plan
+from dither.ledger import Ledger
+from dither.noise import Correlated
+from dither.training import Run
+from dither.training.resolve import _with_given_optimizer
+from dither.training.statement import statement
+
+RECORDS, STEPS = 400, 24
+SETTINGS: dict[str, Any] = {
+    "epsilon": 8.0, "delta": 1e-5, "batch_size": 20, "steps": STEPS, "clip_norm": 1.0,
+}  # fmt: skip
+DATA = torch.randn(RECORDS, 4), torch.randint(2, (RECORDS,))
+
+
+class StoppedError(Exception):
+    """The machine is gone."""
+
+
+def recipe_of(**settings: Any) -> dither.Recipe:
+    return dither.recipe(nn.Linear(4, 2), dataset_size=RECORDS, **SETTINGS, **settings)
+
+
+def test_the_rule_follows_correlated_noise() -> None:
+    made = recipe_of(noise="correlated")
+    assert (made.noise, made.sampling, made.optimizer) == ("correlated", "cyclic", "momentum")
+    assert recipe_of(noise=Correlated(bands=2)).optimizer == "momentum"
+    assert recipe_of(noise="correlated", sampling="poisson").sampling == "cyclic"
+    assert recipe_of(noise="correlated", optimizer="adam").optimizer == "adam"
+    other = recipe_of()
+    assert (other.noise, other.sampling, other.optimizer) == ("uniform", "poisson", "adam")
+
+
+def test_the_design_is_for_the_momentum_of_sgd() -> None:
+    plans = {
+        name: recipe_of(noise="correlated", optimizer=name).plan()
+        for name in ("momentum", "sgd", "adam")
+    }
+    assert plans["momentum"] == recipe_of(noise=Correlated(momentum=0.9)).plan()
+    assert plans["sgd"] == plans["adam"] == recipe_of(noise=Correlated()).plan()
+    assert plans["momentum"] != plans["sgd"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "momentum"),
+    [
+        (lambda parameters: SGD(parameters, lr=0.1, momentum=0.8), 0.8),
+        (lambda parameters: SGD(parameters, lr=0.1), 0.0),
+        (lambda parameters: Adam(parameters, lr=0.1), 0.0),
+    ],
+)
+def test_a_given_optimizer_has_its_own_momentum(kind: Any, momentum: float) -> None:
+    optimizer: Optimizer = kind(nn.Linear(4, 2).parameters())
+    made = _with_given_optimizer(recipe_of(noise="correlated"), optimizer)
+    assert made.noise == Correlated(momentum=momentum)
+    assert _with_given_optimizer(recipe_of(noise="optimal"), optimizer).noise == "optimal"
+
+
+def test_bad_combinations_are_refused() -> None:
+    for settings, message in (
+        ({"noise": "correlated", "sampling": "fixed"}, "sampling must be poisson or cyclic for"),
+        ({"noise": "optimal", "sampling": "cyclic"}, "sampling must be poisson or fixed for noise"),
+        ({"noise": Correlated(bands=100)}, "bands must be at most n/m and the number of steps"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            recipe_of(**settings).plan()
+
+
+def test_an_interrupted_run_goes_on_with_whole_cycles(tmp_path: Path) -> None:
+    calls = 0
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 16:
+            raise StoppedError
+        return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    given = {**SETTINGS, "noise": "correlated", "progress": False, "loss": loss}
+    with pytest.raises(StoppedError):
+        dither.train(nn.Linear(4, 2), DATA, run=Run(tmp_path / "run", checkpoint_every=5), **given)
+    with pytest.warns(UserWarning, match="steps were spent and lost"):
+        result = dither.train(
+            nn.Linear(4, 2), DATA, run=Run(tmp_path / "run", resume=True), **given
+        )
+    assert isinstance(result.plan, Plan)
+    bands = result.plan.bands
+    assert bands > 1
+    assert result.bound.epsilon <= SETTINGS["epsilon"]
+    [run] = Ledger(tmp_path / "run", create=False).runs.values()
+    assert len(run.spent) == result.plan.charges.size > -(-STEPS // bands)
+    text = " ".join(statement(result).split())
+    assert f"assigned to one of {bands} subsets" in text
+    assert f"Each cycle of {bands} steps is accounted as one step" in text
+    assert f"Gaussian noise, correlated within {bands} consecutive steps," in text
+
+
+def test_a_resumed_run_keeps_its_plan_unless_the_noise_is_another(tmp_path: Path) -> None:
+    given = {**SETTINGS, "progress": False}
+    dither.train(nn.Linear(4, 2), DATA, run=Run(tmp_path), noise="correlated", **given)
+    again = Run(tmp_path, resume=True)
+    result = dither.train(nn.Linear(4, 2), DATA, run=again, noise="correlated", **given)
+    assert result.plan == Plan.from_json((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    with pytest.raises(ValueError, match="noise must be what the run began with"):
+        dither.train(nn.Linear(4, 2), DATA, run=again, noise="optimal", **given)
+
+
+def test_a_recipe_of_correlated_noise_is_saved() -> None:
+    made = recipe_of(noise="correlated")
+    assert dither.Recipe.from_json(made.to_json()) == made
+    given = recipe_of(noise=Correlated(bands=2))
+    assert dither.Recipe.from_json(given.to_json()).noise == repr(given.noise)
+    assert dataclasses.replace(made, noise="optimal").noise == "optimal"
