@@ -10,6 +10,7 @@ that is decided here, for a model of what noise does to a run (`dither.noise.wor
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
@@ -29,7 +30,8 @@ CANDIDATES = (2, 4, 8, 16)
 _HEADROOM = 1.3
 _CLOSE = 1.05
 """Candidates whose error with uniform noise is this close to the least get a schedule each."""
-_LAGS = 512
+_LAGS = 1024
+_TAIL = 1e3
 _LARGEST_INVERSE = 1e3
 _SCALE = 20.0
 """Of the variables of the search, whose first step has length 1."""
@@ -76,10 +78,13 @@ class Correlated:
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        if isinstance(self.bands, str):
-            validate.choice(("auto",), bands=self.bands)
-        elif validate.count(bands=self.bands) < 2:
-            raise validate.InvalidValueError(f"bands must be at least 2, got {self.bands!r}")
+        if self.bands != "auto":
+            whole = isinstance(self.bands, int | np.integer) and not isinstance(self.bands, bool)
+            if not whole or int(self.bands) < 2:
+                raise validate.InvalidValueError(
+                    f'bands must be "auto" or an integer of at least 2, got {self.bands!r}'
+                )
+            object.__setattr__(self, "bands", int(self.bands))
         for name in ("momentum", "contraction"):
             value = validate.nonnegative(**{name: getattr(self, name)})
             if value >= 1.0:
@@ -119,7 +124,7 @@ class Correlated:
         if not given and max(headroom.values(), default=0.0) < _HEADROOM:
             return None
         workload = self.workload(eta)
-        H = workload.gram(np.ones(eta.size))
+        H = _gram(workload, np.ones(eta.size))
         found = {b: _coefficients(H, b) for b in headroom if given or headroom[b] > 1.0}
         errors = {b: uniform[b] ** 2 * least for b, (_, least) in found.items()}
         close = [b for b in found if errors[b] <= _CLOSE * min(errors.values())]
@@ -210,7 +215,16 @@ def _shaped(workload: Workload, coefficients: tuple[float, ...], budget: Budget)
     weights = np.maximum(weights, 1e-12 * float(weights.max()))
     z = Optimal().alphas(np.sqrt(weights), budget=_per_cycle(budget, bands))
     alphas = np.repeat(z, bands)[: workload.steps]
-    return Design(alphas, _coefficients(workload.gram(alphas), bands, coefficients)[0])
+    return Design(alphas, _coefficients(_gram(workload, alphas), bands, coefficients)[0])
+
+
+def _gram(workload: Workload, scale: FloatArray) -> FloatArray:
+    """Return H for the search, which makes r die out before the lags end, if they are not all."""
+    H = workload.gram(scale)
+    if workload.lags < workload.steps:
+        tail = np.arange(workload.lags - workload.lags // 8, workload.lags)
+        H[tail, tail] += _TAIL * H[0, 0]
+    return H
 
 
 def _coefficients(
@@ -218,6 +232,16 @@ def _coefficients(
 ) -> tuple[tuple[float, ...], float]:
     """Return the coefficients with the smallest ‖θ‖²·rᵀHr, r = 1/θ(x), and that minimum."""
     from scipy.optimize import minimize
+
+    # (1 − x)^(−1/2), the best without bands for a plain sum.
+    k = np.arange(1, bands)
+    first = np.cumprod((2.0 * k - 1.0) / (2.0 * k)) if start is None else np.array(start[1:])
+    found = minimize(_log_error(H, bands), _SCALE * first, jac=True, method="L-BFGS-B")
+    return (1.0, *(found.x / _SCALE).tolist()), math.exp(found.fun)
+
+
+def _log_error(H: FloatArray, bands: int) -> Callable[[FloatArray], tuple[float, FloatArray]]:
+    """Return the function that the search minimises, of the scaled θ_1 … θ_{b−1}."""
     from scipy.signal import lfilter
 
     size = len(H)
@@ -235,8 +259,4 @@ def _coefficients(
         gradient = slope / value + 2.0 * theta[1:] / square
         return math.log(square * value), gradient / _SCALE
 
-    # (1 − x)^(−1/2), the best without bands for a plain sum.
-    k = np.arange(1, bands)
-    first = np.cumprod((2.0 * k - 1.0) / (2.0 * k)) if start is None else np.array(start[1:])
-    found = minimize(log_error, _SCALE * first, jac=True, method="L-BFGS-B")
-    return (1.0, *(found.x / _SCALE).tolist()), math.exp(found.fun)
+    return log_error
