@@ -121,6 +121,8 @@ def plan(
         T = validate.step_count(steps=steps)
     else:
         T = validate.steps_in(epochs, batch_size=m, dataset_size=n)
+    if sampling == "cyclic":
+        sampling = _check_cyclic(noise)
     budget = Budget(
         validate.positive(epsilon=epsilon),
         validate.probability(delta=delta),
@@ -128,8 +130,6 @@ def plan(
         accountant,
         sampling,
     )
-    if sampling == "cyclic":
-        sampling = _check_cyclic(noise)
     accounting.check_settings(sampling=sampling, accountant=accountant)
     shape = Plan.unsafe_without_noise(
         steps=T,
