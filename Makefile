@@ -61,6 +61,7 @@ bench: $(DEV) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.shaping
 	$(BIN)/python -m benchmarks.clipping
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.ring
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.coverage
 	$(BIN)/python -m benchmarks.audit

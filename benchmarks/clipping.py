@@ -169,14 +169,15 @@ def print_peak(name: str, method: str) -> None:
     METHODS[method](Case(full.model, full.inputs[:4], full.targets[:4]))()
     step = METHODS[method](full)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    before = _kibibytes("VmRSS")
+    before = kibibytes("VmRSS")
     for _ in range(3):
         step()
-    peak = _kibibytes("VmHWM")
+    peak = kibibytes("VmHWM")
     print(json.dumps({"steps": round((peak - before) / 1024), "process": round(peak / 1024)}))
 
 
-def _kibibytes(field: str) -> int:
+def kibibytes(field: str) -> int:
+    """Return a field of /proc/self/status, such as the memory of this process."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(field):
             return int(line.split()[1])

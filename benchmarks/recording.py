@@ -37,8 +37,14 @@ def _git(*arguments: str) -> str:
     ).stdout
 
 
-def record(name: str, command: str, packages: tuple[str, ...], results: dict[str, Any]) -> None:
+def record(
+    name: str,
+    command: str,
+    packages: tuple[str, ...],
+    results: dict[str, Any],
+    **more: dict[str, Any],
+) -> None:
     """Write benchmarks/results/NAME.json with where the results come from."""
-    entry = {**origin(command, packages), "results": results}
+    entry = {**origin(command, packages), "results": results, **more}
     text = json.dumps(entry, indent=2, ensure_ascii=False) + "\n"
     (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")

@@ -1,8 +1,9 @@
-"""Where shaping the noise matters: optimal and matched noise against uniform, at equal ε.
+"""Where shaping and correlating the noise matter: against uniform noise, at equal ε.
 
 48 cells: step sizes × sampling rate and steps × ε. In each, the noise that reaches the parameters,
 Σ(η_t·z_t)², of matched and of optimal noise relative to uniform noise at the same certified ε, and
-how much ε optimal noise saves at equal noise. Run by ``make bench``; writes a record and a picture.
+how much ε optimal noise saves at equal noise. `benchmarks.correlated` has correlated noise.
+Run by ``make bench``; writes a record and two pictures.
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.progress import track
 
 import dither
+from benchmarks import correlated
 from benchmarks.recording import RESULTS, record
 from dither.reports import save_figure
 from dither.schedules import Cosine, Exponential, InverseSqrt, Linear, Schedule
@@ -98,7 +100,9 @@ def main() -> None:
         results[label] = cell(schedule, batch_size, steps, eps)
         print(label, {key: round(value, 3) for key, value in results[label].items()})
     save_figure(draw(results), RESULTS / "shaping.png")
-    record("shaping", "make bench", ("numpy", "scipy"), results)
+    found = correlated.measure()
+    save_figure(correlated.draw(found["cells"]), RESULTS / "correlated.png")
+    record("shaping", "make bench", ("numpy", "scipy"), results, correlated=found)
 
 
 if __name__ == "__main__":
