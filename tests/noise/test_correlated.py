@@ -342,11 +342,11 @@ def test_the_fingerprint_covers_the_correlation(plan: Plan) -> None:
         ),
         (
             lambda: Correlated(bands=21).design(np.ones(50), budget=budget_of(1.0, 0.05)),
-            "bands must be at most n/m and the number of steps, 20, got 21",
+            "bands must be at most n/m = 20 and at most the number of steps, 50, got 21",
         ),
         (
             lambda: Correlated(bands=8).design(np.ones(7), budget=budget_of(1.0, 0.05)),
-            "bands must be at most n/m and the number of steps, 7, got 8",
+            "bands must be at most n/m = 20 and at most the number of steps, 7, got 8",
         ),
         (
             lambda: Correlated().design([1.0, -1.0], budget=budget_of(1.0, 0.05)),

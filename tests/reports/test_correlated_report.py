@@ -75,7 +75,7 @@ def test_a_cycle_that_was_begun_is_charged(tmp_path: Path) -> None:
     assert chart_of(report, "noise").series[0].y == (1.0, 1.0, 1.0, 1.5, 1.5, 1.5)
 
 
-@pytest.mark.filterwarnings("ignore:.*steps were spent and lost")
+@pytest.mark.filterwarnings("ignore:.*steps were charged in whole cycles")
 def test_a_run_that_lost_a_part_of_a_cycle(tmp_path: Path) -> None:
     plan = correlated_plan()
     interrupted(tmp_path / "run", plan, after=5)

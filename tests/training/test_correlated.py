@@ -188,7 +188,7 @@ def test_a_run_resumes_with_whole_cycles_and_an_empty_ring(
     again = private(planned, **ledger)
     with pytest.warns(UserWarning, match="steps") as seen:
         again.load_state_dict(state)
-    assert "2 steps were spent and lost" in str(seen[-1].message)
+    assert "2 steps were charged in whole cycles and not taken" in str(seen[-1].message)
     # Two cycles are spent, and ten steps are left: three more cycles, one more than was planned.
     assert (again.step, again.steps_left, again.plan.steps) == (8, 10, 18)
     assert again.plan.charges.size == 5
@@ -266,7 +266,7 @@ def test_lost_cycles_stay_spent(tmp_path: Path) -> None:
     state = run.state_dict()
     released(run, 6)  # and is killed
     again = private(planned, ledger=path)
-    with pytest.warns(UserWarning, match="9 steps were spent and lost"):
+    with pytest.warns(UserWarning, match="9 steps were charged in whole cycles"):
         again.load_state_dict(state)
     assert (again.step, again.steps_left) == (12, 13)
     released(again)

@@ -289,9 +289,10 @@ def _replan(
         planned = np.repeat(plan.charges, b)[taken : plan.steps]
         rest = np.repeat(least[len(spent) :], b)[: planned.size]
         factor = float(np.max(rest / planned, initial=0.0))
+        lost = "were spent and lost" if b == 1 else "were charged in whole cycles and not taken"
         warnings.warn(
-            f"{len(spent) * b - taken:,} steps were spent and lost: they stay spent, and the noise "
-            f"of the remaining steps is {factor:.4g} times the planned",
+            f"{len(spent) * b - taken:,} steps {lost}: they stay spent, and the noise of the "
+            f"remaining steps is {factor:.4g} times the planned",
             stacklevel=5,
         )
     return new_plan

@@ -112,7 +112,8 @@ class Correlated:
         tried = (self.bands,) if isinstance(self.bands, int) else CANDIDATES
         if given and tried[0] > most:
             raise validate.InvalidValueError(
-                f"bands must be at most n/m and the number of steps, {most}, got {self.bands}"
+                f"bands must be at most n/m = {1.0 / q:.6g} and at most the number of steps, "
+                f"{eta.size}, got {self.bands}"
             )
         uniform = {
             b: calibrate(np.ones(-(-eta.size // b)), _per_cycle(budget, b), accuracy=0.01)
