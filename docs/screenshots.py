@@ -57,8 +57,8 @@ def explorer(browser: Browser) -> None:
         assert server.stdout is not None  # noqa: S101 - it is a pipe
         printed = (re.search(r"http://\S+", line) for line in server.stdout)
         address = next(found[0] for found in printed if found)
-        shoot(browser, address, "explorer.png", width=1280, wait=30_000)
-        shoot(browser, address, "explorer-400-dark.png", width=400, wait=30_000)
+        shoot(browser, address, "explorer.png", width=1280, wait=60_000)
+        shoot(browser, address, "explorer-400-dark.png", width=400, wait=60_000)
         server.terminate()
 
 

@@ -21,7 +21,7 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     [
         (["tr"], {"train"}),
         (["train", "--noi"], {"--noise"}),
-        (["train", "--noise", ""], {"uniform", "matched", "optimal"}),
+        (["train", "--noise", ""], {"uniform", "matched", "optimal", "correlated"}),
         (["ledger", ""], {"show", "cap", "export"}),
         (["plan", "--save", "pl"], {"plans.json"}),
         (["train", "--run-dir", "pl"], {"plots"}),

@@ -10,6 +10,7 @@ from tests.explorer.fields import eventually
 
 import dither
 from dither.explorer import Explorer
+from dither.planning.planner import NOISES
 from dither.types import rounded
 
 # Full batch: such plans take no time.
@@ -62,15 +63,16 @@ def wait_until_exact(page: Page) -> None:
 
 
 def test_first_load_shows_curves_with_named_axes(page: Page) -> None:
-    assert page.locator("polyline.curve").count() == 9
     for chart, axis in (
         ("noise", "noise multiplier z (clip norms)"),
-        ("parameter-noise", "η·z (clip norms)"),
+        ("iterate-noise", "standard deviation (clip norms)"),
         ("spent", "ε after t steps (nats)"),
     ):
         names = page.locator(f"#chart-{chart} .axis-name").all_text_contents()
         assert names == ["step t (number of steps)", axis]
     wait_until_exact(page)
+    for name in NOISES:  # in three charts
+        assert page.locator(f"polyline.{name}").count() == 3
     for badge in page.locator(".results .badge").all():
         expect(badge).to_have_text("exact")
     assert page.locator("#costs tbody tr").count() == 5
@@ -114,6 +116,31 @@ def test_an_invalid_value_is_shown_at_its_field(page: Page) -> None:
     expect(page.locator("#save")).to_be_enabled()
     page.locator("#field-batch_size").fill("60001")
     expect(page.locator("#field-batch_size-problem")).to_contain_text("at most dataset_size")
+
+
+def test_correlated_noise_comes_with_the_exact_plan(page: Page, tmp_path: Path) -> None:
+    wait_until_exact(page)
+    note = "correlated: gains nothing over optimal noise here, and is the same."
+    expect(page.locator("#note")).to_have_text(note)
+    for name, value in (("epochs", "0.02"), ("batch_size", "50"), ("epsilon", "8")):
+        page.locator(f"#field-{name}").fill(value)
+    page.select_option("#field-noise", "correlated")
+    expect(page.locator("#note")).to_contain_text("Correlated noise has no preview")
+    wait_until_exact(page)
+    expect(page.locator("#note")).to_be_hidden()
+    expect(page.locator("#statement")).to_contain_text("cyclic sampling")
+    assert page.locator("#chart-noise polyline.correlated.chosen").count() == 1
+    assert "correlated" in (page.locator("#chart-iterate-noise title").text_content() or "")
+    with page.expect_download() as download:
+        page.click("#save")
+    download.value.save_as(tmp_path / "plan.json")
+    loaded = dither.Plan.from_json((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert loaded.sampling == "cyclic"
+    assert f"\n{loaded.bands}\n" in "\n".join(page.inner_text("#comparison").split("\t")) + "\n"
+    page.select_option("#field-sampling", "fixed")
+    expect(page.locator("#field-sampling-problem")).to_contain_text(
+        "sampling must be poisson or cyclic for correlated noise", timeout=PATIENCE
+    )
 
 
 def test_the_saved_plan_loads_in_python(page: Page, tmp_path: Path) -> None:

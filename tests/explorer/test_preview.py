@@ -8,7 +8,9 @@ from tests.explorer.fields import texts
 import dither
 from dither.explorer import settings
 from dither.explorer.preview import preview, previews
-from dither.planning.planner import NOISES
+from dither.planning.planner import NOISES as ALL
+
+NOISES = tuple(name for name in ALL if name != "correlated")
 
 # ε, δ, n, m, T, schedule and sampling: usual runs, strong steps, a full batch.
 RUNS = [
@@ -72,10 +74,18 @@ def test_every_schedule_has_a_preview(schedule: str) -> None:
         curve = found["curves"][name]
         assert curve["spent"][0] == [0, 0.0]
         assert curve["spent"][-1][0] == found["steps"] == curve["noise"][-1][0]
-        assert all(value > 0.0 for _, value in curve["noise"] + curve["parameter_noise"])
+        assert all(value > 0.0 for _, value in curve["noise"] + curve["iterate_noise"])
         epsilons = [value for _, value in curve["spent"]]
         assert epsilons == sorted(epsilons)
     assert found["curves"]["uniform"]["comparison"]["relative_to_uniform"] == 1.0
+
+
+def test_correlated_noise_has_no_preview_and_it_says_so() -> None:
+    found = preview(settings.read(texts(noise="correlated")))
+    assert (*found["curves"],) == NOISES
+    assert "exact plan" in found["note"]
+    assert "noise='correlated'" in found["python"]
+    assert "note" not in preview(settings.read(texts(noise="optimal")))
 
 
 @pytest.mark.parametrize("epochs", ["0.01", "0.07"])

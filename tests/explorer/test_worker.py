@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 from tests.explorer.fields import eventually, texts
 
-from dither.explorer.worker import SupersededError, Worker
+import dither
+from dither import Plan
+from dither.explorer.worker import PARTS, SupersededError, Worker, answer
+from dither.noise.iterates import iterate_variances
+from dither.types import rounded
 
 # Some seven seconds on one core, much more than a worker needs to end.
 SLOW = {
@@ -98,3 +102,44 @@ def _is_running(process: int) -> bool:
         return _stat(process)[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+# Few strong steps: correlated noise is found in about a second.
+STRONG = {"epsilon": "8", "dataset_size": "10000", "batch_size": "50", "epochs": "0.2"}
+
+
+def test_correlated_noise_is_answered_part_by_part() -> None:
+    given = texts(**STRONG, noise="correlated")
+    parts = {
+        part: answer({"settings": given, "noise": "correlated", "part": part}) for part in PARTS
+    }
+    made = Plan.from_json(parts["json"]["json"])
+    assert (made.sampling, made.steps) == ("cyclic", 40)
+    assert made.bands == parts["plan"]["comparison"]["bands"] > 1
+    assert parts["plan"]["comparison"]["variance_relative_to_uniform"] < 0.8
+    assert parts["plan"]["comparison"]["relative_to_uniform"] is None
+    assert "note" not in parts["plan"]
+    last = parts["plan"]["iterate_noise"][-1]
+    variances = iterate_variances(
+        made.stepsizes, made.noise_multipliers, correlation=made.correlation
+    )
+    assert last == [40, pytest.approx(variances[-1] ** 0.5, rel=1e-5)]
+    spent = parts["spending"]["spent"]
+    assert spent[0] == [0, 0.0]
+    # Rounded up: the first step is charged with its cycle, the last with all of them.
+    first = dither.epsilon(made.charges[:1], sample_rate=made.charge_rate, delta=1e-5).epsilon
+    assert first <= spent[1][1] <= 1.01 * first
+    assert spent[-1] == [40, float(rounded(made.bound.epsilon, 4))]
+    assert parts["costs"]["costs"]["pld"]["epsilon"] == rounded(made.bound.epsilon, 5)
+
+
+def test_where_correlated_noise_gains_nothing_the_page_says_so() -> None:
+    full = texts(dataset_size="1000", batch_size="1000", epochs="20")
+    found = answer({"settings": full, "noise": "correlated", "part": "plan"})
+    optimal = answer({"settings": full, "noise": "optimal", "part": "plan"})
+    assert found.pop("note") == "gains nothing over optimal noise here, and is the same."
+    assert found == optimal
+    fixed = texts(**STRONG, sampling="fixed")
+    refused = answer({"settings": fixed, "noise": "correlated", "part": "plan"})
+    assert refused["field"] == "sampling"
+    assert refused["problem"].startswith("sampling must be poisson or cyclic for correlated noise")

@@ -231,6 +231,11 @@ def test_plans_that_opacus_cannot_follow_are_refused() -> None:
         NoiseSchedule(automatic)
     with pytest.raises(ValueError, match="plan must have sampling 'poisson', got 'fixed'"):
         NoiseSchedule(fixed)
+    correlated = dither.Plan.from_noise_multipliers(
+        [2.0] * 3, delta=DELTA, correlation=[1.0, 0.5], **sizes
+    )
+    with pytest.raises(ValueError, match="plan must have independent noise, got noise that is cor"):
+        NoiseSchedule(correlated)
     with pytest.raises(ValueError, match="plan must have noise in every step"):
         NoiseSchedule(dither.Plan.unsafe_without_noise(steps=3, **sizes))
     reactive = dither.plan(

@@ -22,7 +22,7 @@ from tests.planning.reactive_runs import (
 import dither
 from dither import Plan
 from dither.accounting import BudgetExceededError, Filter
-from dither.noise import GrowthBound
+from dither.noise import Correlated, GrowthBound
 from dither.planning import ReactivePlan
 from dither.schedules import AdaGradNorm, Constant, Reactive, UnsafeRawAdaGradNorm
 from dither.types import SpentSoFar
@@ -220,6 +220,8 @@ def test_str_is_for_a_review(fixed: ReactivePlan, following: ReactivePlan) -> No
         ({"noise": "matched"}, 'noise must be "filter", "uniform", a GrowthBound .*\'matched\'$'),
         ({"noise": "cosine"}, 'noise must be "filter", "uniform", a GrowthBound .*\'cosine\'$'),
         ({}, 'noise must be "filter", "uniform", a GrowthBound .*\'optimal\'$'),
+        ({"noise": "correlated"}, "got correlated noise, which is designed for step sizes that"),
+        ({"noise": Correlated(bands=2)}, "got correlated noise, which is designed for step sizes"),
         ({"noise": [1.0]}, "noise must have one entry per step, 60 in all, got 1"),
         ({"noise": "filter", "accountant": "pld"}, "accountant must be None with noise='filter'"),
         ({"noise": "filter", "sampling": "shuffle"}, "sampling must be one of fixed, poisson"),

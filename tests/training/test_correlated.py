@@ -1,6 +1,7 @@
 """Runs with correlated noise: the noise against a dense matrix, charges, and what restarts it."""
 
 import sqlite3
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dither.ledger import Ledger
 from dither.randomness import Source
 from dither.release import margin, normal_blocks, release
 from dither.sampling import Cyclic
-from dither.training import LinearLoss, Private, linear, train_linear
+from dither.training import LinearLoss, Private, StepError, linear, train_linear
 from dither.training.statement import statement
 from dither.types import FloatArray
 
@@ -187,7 +188,7 @@ def test_a_run_resumes_with_whole_cycles_and_an_empty_ring(
     again = private(planned, **ledger)
     with pytest.warns(UserWarning, match="steps") as seen:
         again.load_state_dict(state)
-    assert "2 steps were spent and lost" in str(seen[-1].message)
+    assert "2 steps were charged in whole cycles and not taken" in str(seen[-1].message)
     # Two cycles are spent, and ten steps are left: three more cycles, one more than was planned.
     assert (again.step, again.steps_left, again.plan.steps) == (8, 10, 18)
     assert again.plan.charges.size == 5
@@ -225,6 +226,39 @@ def test_a_run_that_resumes_between_cycles_keeps_its_plan(tmp_path: Path) -> Non
     assert Ledger(path).total(delta=1e-3).epsilon == pytest.approx(planned.bound.epsilon, rel=1e-9)
 
 
+def test_a_loop_from_before_a_state_was_loaded_has_ended() -> None:
+    run = private(plan())
+    loop = run.batches()
+    run.backward(nothing(run, *next(loop)))
+    run.optimizer.step()
+    with pytest.warns(UserWarning, match="steps"):
+        run.load_state_dict(run.state_dict())
+    with pytest.raises(StepError, match=r"private.batches\(\) was called again"):
+        next(loop)
+
+
+def test_going_back_within_a_cycle_is_refused() -> None:
+    run = private(plan())
+    released(run, 1)
+    state = run.state_dict()
+    released(run, 2)
+    with pytest.raises(ValueError, match="must have spent the 3 steps that were released, got 1"):
+        run.load_state_dict(state)
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+def test_a_finished_run_stays_as_it_is(tmp_path: Path, has_ledger: bool) -> None:
+    ledger = {"ledger": tmp_path / "ledger.sqlite"} if has_ledger else {}
+    planned = plan(steps=10)
+    run = private(planned, **ledger)
+    released(run)
+    again = private(planned, **ledger)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="without a ledger")
+        again.load_state_dict(run.state_dict())
+    assert (again.step, again.steps_left, again.plan) == (10, 0, planned)
+
+
 def test_lost_cycles_stay_spent(tmp_path: Path) -> None:
     path, planned = tmp_path / "ledger.sqlite", plan(steps=16)
     run = private(planned, ledger=path)
@@ -232,7 +266,7 @@ def test_lost_cycles_stay_spent(tmp_path: Path) -> None:
     state = run.state_dict()
     released(run, 6)  # and is killed
     again = private(planned, ledger=path)
-    with pytest.warns(UserWarning, match="9 steps were spent and lost"):
+    with pytest.warns(UserWarning, match="9 steps were charged in whole cycles"):
         again.load_state_dict(state)
     assert (again.step, again.steps_left) == (12, 13)
     released(again)
@@ -291,7 +325,7 @@ def test_the_statement_says_how_records_were_drawn() -> None:
     assert "Cyclic Poisson sampling" in text
     assert "one of 4 subsets" in text
     assert "4·q = 0.4" in text
-    assert "correlated within 4 steps" in text
+    assert "correlated within 4 consecutive steps" in text
 
 
 def test_training_with_correlated_noise_learns() -> None:

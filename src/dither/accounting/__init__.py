@@ -81,7 +81,7 @@ def epsilon(
     sampling: str = "poisson",
     accountant: str | None = None,
     tolerance: float = 0.005,
-    bands: int = 1,
+    bands: int | None = None,
 ) -> PrivacyBound:
     """Return ε of noisy steps whose noise was fixed in advance.
 
@@ -96,7 +96,7 @@ def epsilon(
         sampling: "poisson", "fixed" or "cyclic".
         accountant: one of `ACCOUNTANTS`; None is ``pld``.
         tolerance: how close ``pld`` brings its certified upper and lower bounds, relatively.
-        bands: b, under cyclic sampling: the number of subsets, at most 1/q.
+        bands: b, under cyclic sampling: the number of subsets, from 2 to 1/q.
 
     Returns:
         A `PrivacyBound`.
@@ -142,7 +142,7 @@ def delta(
     sampling: str = "poisson",
     accountant: str | None = None,
     tolerance: float = 0.005,
-    bands: int = 1,
+    bands: int | None = None,
 ) -> PrivacyBound:
     """Return δ of noisy steps at a given ε; everything else is as in `epsilon`.
 
@@ -183,7 +183,7 @@ def costs(
     sample_rate: float,
     delta: float,
     sampling: str = "poisson",
-    bands: int = 1,
+    bands: int | None = None,
     known: Mapping[str, PrivacyBound] | None = None,
 ) -> dict[str, PrivacyBound]:
     """Return ε of the same steps by every accountant, for comparison.
@@ -228,8 +228,12 @@ def check_settings(*, sampling: str, accountant: str | None) -> str:
     return validate.choice(ACCOUNTANTS, accountant="pld" if accountant is None else accountant)
 
 
-def _charges(z: ArrayLike, sample_rate: ArrayLike, bands: int) -> tuple[FloatArray, float]:
+def _charges(z: ArrayLike, sample_rate: ArrayLike, bands: int | None) -> tuple[FloatArray, float]:
     """Return the noise and the rate of Poisson-sampled steps that cost as much as cyclic ones."""
+    if bands is None or validate.count(bands=bands) < 2:
+        raise validate.InvalidValueError(
+            f"bands must be at least 2 under cyclic sampling, got {bands!r}"
+        )
     q = cycle_rate(validate.rate(sample_rate=sample_rate), bands)
     return cycle_minima(validate.positives(noise_multipliers=z), bands), q
 
@@ -240,11 +244,11 @@ def _check(
     sampling: str,
     accountant: str | None,
     tolerance: float,
-    bands: int,
+    bands: int | None,
 ) -> tuple[FloatArray, float | FloatArray, str]:
-    if bands != 1:
+    if bands not in (None, 1):
         raise validate.InvalidValueError(
-            f"bands must be 1 unless sampling is cyclic, got {bands!r} for {sampling!r}"
+            f"bands must be None unless sampling is cyclic, got {bands!r} for {sampling!r}"
         )
     z = validate.positives(noise_multipliers=noise_multipliers)
     q = validate.rates(z.size, sample_rate=sample_rate)

@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
+    from dither.ledger.ledger import spent_text
     from dither.ledger.state import COMPOSITION_TEXT
 
     plot = getattr(arguments, "plot", None)
@@ -88,7 +89,7 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
             run["run"],
             *(["all" if run["split"] is None else f"{run['split']}: {run['part']}"] * has_parts),
             run["registered"][:16].replace("T", " "),
-            f"{run['spent']:,} of {run['planned']:,}",
+            spent_text(run),
             "none" if least is None else f"{least:.4g} to {most:.4g}",
             "∞" if run["epsilon"] is None else rounded(run["epsilon"], 4),
             ("open" if run["is_open"] else "ended")

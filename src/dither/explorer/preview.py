@@ -1,9 +1,10 @@
 """Preview a plan in a fraction of a second: an estimate to look at, without any guarantee.
 
 It is the pld accountant's integral for δ(ε), on one coarse grid of frequencies for uniform, matched
-and optimal noise. The transforms of single steps are tabulated for some noise multipliers and
-interpolated, and a run is composed of some hundred steps, each of which represents its neighbours.
-The errors are small on a screen and not bounded: the ε of a plan never comes from here.
+and optimal noise; correlated noise takes longer to find, and is in exact plans only. The transforms
+of single steps are tabulated for some noise multipliers and interpolated, and a run is composed of
+some hundred steps, each of which represents its neighbours. The errors are small on a screen and
+not bounded: the ε of a plan never comes from here.
 """
 
 import math
@@ -21,6 +22,7 @@ from dither.accounting.steps import SampledSteps, Steps
 from dither.accounting.transform import distance_between, transforms
 from dither.explorer.settings import Settings
 from dither.noise import Optimal
+from dither.noise.iterates import iterate_variances
 from dither.noise.optimal import MarginalCost
 from dither.planning.planner import compare
 from dither.types import Budget, FloatArray, rounded
@@ -77,7 +79,7 @@ def previews(stepsizes: FloatArray, budget: Budget) -> Mapping[str, Preview]:
 
 
 def preview(settings: Settings) -> dict[str, Any]:
-    """Return approximate curves of all three kinds of noise, quickly, and the code of the plan."""
+    """Return approximate curves of independent noise, quickly, and the code of the plan."""
     eta = settings.rates()
     answer: dict[str, Any] = {
         "steps": settings.steps,
@@ -97,6 +99,8 @@ def preview(settings: Settings) -> dict[str, Any]:
             "spent": [[0, 0.0], *spent_points(quick.numbers, quick.spent)],
             "comparison": comparison(eta, z, uniform),
         }
+    if settings.noise == "correlated":
+        answer["note"] = "Correlated noise has no preview: it comes with the exact plan."
     return {**answer, "curves": curves}
 
 
@@ -106,9 +110,15 @@ def some_steps(T: int) -> np.ndarray:
     return np.unique(np.concatenate([even, early, T - 1 - early]).round().astype(np.intp))
 
 
-def noise_curves(eta: FloatArray, z: FloatArray, at: np.ndarray) -> dict[str, Any]:
-    """Return the curves of z and of η·z at some steps."""
-    return {"noise": _points(at + 1, z[at]), "parameter_noise": _points(at + 1, (eta * z)[at])}
+def noise_curves(
+    eta: FloatArray,
+    z: FloatArray,
+    at: np.ndarray,
+    correlation: tuple[float, ...] | None = None,
+) -> dict[str, Any]:
+    """Return the curves of z and of the standard deviation of the iterates, at some steps."""
+    deviations = np.sqrt(iterate_variances(eta, z, correlation=correlation))
+    return {"noise": _points(at + 1, z[at]), "iterate_noise": _points(at + 1, deviations[at])}
 
 
 def spent_points(t: np.ndarray, epsilons: FloatArray) -> list[list[float]]:

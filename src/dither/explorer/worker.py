@@ -11,6 +11,7 @@ import queue
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from decimal import ROUND_FLOOR
 from functools import lru_cache
@@ -156,8 +157,8 @@ def _lines(requests: TextIO) -> Iterator[str]:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return one part of an exact plan, or what is wrong with a field."""
     try:
-        settings = read(request["settings"])
-        return PARTS[request["part"]](settings, _plan(settings, request["noise"]))
+        settings, noise = read(request["settings"]), request["noise"]
+        return PARTS[request["part"]](settings, _plan(settings, noise), noise)
     except FieldsError as problem:
         return {"errors": problem.problems}
     except (validate.InvalidValueError, validate.InvalidTypeError) as problem:
@@ -170,27 +171,31 @@ def _plan(settings: Settings, noise: str) -> Plan:
 
 @lru_cache(maxsize=12)
 def _cached_plan(arguments: tuple[tuple[str, Any], ...]) -> Plan:
-    exact: Plan = plan(**dict(arguments))
+    with warnings.catch_warnings():  # the page says where correlated noise gains nothing
+        warnings.filterwarnings("ignore", message="correlated noise gains nothing")
+        exact: Plan = plan(**dict(arguments))
     return exact
 
 
-def _curves(settings: Settings, exact: Plan) -> dict[str, Any]:
-    eta, z = exact.stepsizes, exact.noise_multipliers
+def _curves(settings: Settings, exact: Plan, noise: str) -> dict[str, Any]:
+    eta, z, theta = exact.stepsizes, exact.noise_multipliers, exact.correlation
     uniform = _plan(settings, "uniform").noise_multipliers
+    gains = noise != "correlated" or theta is not None
     return {
-        **noise_curves(eta, z, some_steps(exact.steps)),
-        "comparison": comparison(eta, z, uniform),
+        **({} if gains else {"note": "gains nothing over optimal noise here, and is the same."}),
+        **noise_curves(eta, z, some_steps(exact.steps), theta),
+        "comparison": comparison(eta, z, uniform, theta),
         "statement": str(exact.bound),
         "fingerprint": exact.fingerprint,
     }
 
 
-def _spending(_: Settings, exact: Plan) -> dict[str, Any]:
+def _spending(_: Settings, exact: Plan, __: str) -> dict[str, Any]:
     """Return upper bounds on ε after some numbers of steps."""
     return {"spent": spent_points(*exact.spending())}
 
 
-def _costs(_: Settings, exact: Plan) -> dict[str, Any]:
+def _costs(_: Settings, exact: Plan, __: str) -> dict[str, Any]:
     """Return ε by every accountant, rounded up, and whether it is proven."""
     return {
         "costs": {
@@ -204,12 +209,12 @@ def _costs(_: Settings, exact: Plan) -> dict[str, Any]:
     }
 
 
-def _json(_: Settings, exact: Plan) -> dict[str, Any]:
+def _json(_: Settings, exact: Plan, __: str) -> dict[str, Any]:
     epsilon = rounded(exact.bound.epsilon, 4)
     return {"json": exact.to_json(), "epsilon": epsilon, "fingerprint": exact.fingerprint}
 
 
-PARTS: dict[str, Callable[[Settings, Plan], dict[str, Any]]] = {
+PARTS: dict[str, Callable[[Settings, Plan, str], dict[str, Any]]] = {
     "plan": _curves,
     "spending": _spending,
     "costs": _costs,

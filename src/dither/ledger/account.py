@@ -151,7 +151,7 @@ class Account:
             The plan to continue with, and the noise multipliers of all steps that were charged.
         """
         if run is None:
-            if len(spent) * plan.bands > taken:  # in the middle of a cycle
+            if _has_lost_steps(plan, taken, spent):  # in the middle of a cycle
                 plan = _replan(plan, taken, spent, spent, register=lambda *_: None)
             return plan, spent
         self._wait()
@@ -176,7 +176,7 @@ class Account:
             raise validate.InvalidValueError(
                 f"state must be of the ledger's run {run!r}, got one with other steps than it has"
             )
-        if len(account.spent) * plan.bands > taken:
+        if _has_lost_steps(plan, taken, account.spent):
             plan = account._resumed(plan, taken)
         elif not account.is_open and len(account.spent) < len(account.noise):
             account.change(plan.fingerprint, np.asarray(account.noise))
@@ -262,6 +262,12 @@ class Account:
             )
 
 
+def _has_lost_steps(plan: Plan | ReactivePlan, taken: int, spent: Sequence[float]) -> bool:
+    """Return whether more was charged than the model has taken; the last cycle may be shorter."""
+    is_finished = taken == plan.steps and len(spent) == len(plan.charges)
+    return len(spent) * plan.bands > taken and not is_finished
+
+
 def _replan(
     plan: Plan | ReactivePlan,
     taken: int,
@@ -283,9 +289,10 @@ def _replan(
         planned = np.repeat(plan.charges, b)[taken : plan.steps]
         rest = np.repeat(least[len(spent) :], b)[: planned.size]
         factor = float(np.max(rest / planned, initial=0.0))
+        lost = "were spent and lost" if b == 1 else "were charged in whole cycles and not taken"
         warnings.warn(
-            f"{len(spent) * b - taken:,} steps were spent and lost: they stay spent, and the noise "
-            f"of the remaining steps is {factor:.4g} times the planned",
+            f"{len(spent) * b - taken:,} steps {lost}: they stay spent, and the noise of the "
+            f"remaining steps is {factor:.4g} times the planned",
             stacklevel=5,
         )
     return new_plan

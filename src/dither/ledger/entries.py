@@ -30,6 +30,9 @@ def new_name() -> str:
 class RunEntry:
     """A run was registered, with the least noise that each of its steps may have.
 
+    A run with correlated noise is charged by cycles of consecutive steps: then its "steps" here and
+    in its other entries are cycles, and its rate is that of a record in a cycle.
+
     Attributes:
         run: its name, unique in the ledger.
         fingerprint: of its plan.
@@ -43,6 +46,7 @@ class RunEntry:
         split: the name of a random split of the records, if the run had one of its parts only.
         part: the name of that part.
         is_conditional: True if its claim holds only if what was read off the records is public.
+        bands: the number of steps in a cycle, if the run is charged by cycles.
     """
 
     run: str
@@ -57,6 +61,7 @@ class RunEntry:
     split: str | None = None
     part: str | None = None
     is_conditional: bool | None = None
+    bands: int | None = None
 
 
 @dataclass(frozen=True)

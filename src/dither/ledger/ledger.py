@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
@@ -211,6 +211,7 @@ class Ledger:
             run_entry = RunEntry(
                 run, plan.fingerprint, plan.charge_sampling, plan.charge_rate, noise, bound.epsilon,
                 bound.delta, is_seeded, now(), split, part, self._is_conditional or None,
+                plan.bands if plan.bands > 1 else None,
             )  # fmt: skip
             state.check_cap(RunState(run_entry, noise, state.spenders))
             return run_entry
@@ -227,7 +228,10 @@ class Ledger:
         raise validate.InvalidValueError("delta must be given for a ledger without a cap and runs")
 
     def summary(self, delta: float) -> dict[str, Any]:
-        """Return the runs, the total at that δ and the cap, as JSON values."""
+        """Return the runs, the total at that δ and the cap, as JSON values.
+
+        What is spent and planned are steps, or cycles of as many steps as there are bands.
+        """
         total, cap = self.total(delta), self.limit
         runs = [
             {
@@ -236,6 +240,7 @@ class Ledger:
                 "plan": run.entry.fingerprint,
                 "spent": len(run.spent),
                 "planned": len(run.noise),
+                "bands": run.entry.bands or 1,
                 "least_noise": min(run.spent, default=None),
                 "most_noise": max(run.spent, default=None),
                 "epsilon": _finite(self.total_of(name, delta=delta).epsilon),
@@ -305,6 +310,16 @@ class Ledger:
     def _state(self) -> LedgerState:
         with self._mutex:
             return deepcopy(self._store.refresh())
+
+
+def spent_text(run: Mapping[str, Any]) -> str:
+    """Return how many of its steps or cycles a run of `Ledger.summary` has spent.
+
+    >>> spent_text({"spent": 12, "planned": 15, "bands": 4})
+    '12 of 15 cycles of 4 steps'
+    """
+    cycles = "" if run["bands"] == 1 else f" cycles of {run['bands']} steps"
+    return f"{run['spent']:,} of {run['planned']:,}{cycles}"
 
 
 def account_for(

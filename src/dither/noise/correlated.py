@@ -112,7 +112,8 @@ class Correlated:
         tried = (self.bands,) if isinstance(self.bands, int) else CANDIDATES
         if given and tried[0] > most:
             raise validate.InvalidValueError(
-                f"bands must be at most n/m and the number of steps, {most}, got {self.bands}"
+                f"bands must be at most n/m = {1.0 / q:.6g} and at most the number of steps, "
+                f"{eta.size}, got {self.bands}"
             )
         uniform = {
             b: calibrate(np.ones(-(-eta.size // b)), _per_cycle(budget, b), accuracy=0.01)
@@ -128,7 +129,13 @@ class Correlated:
         found = {b: _coefficients(H, b) for b in headroom if given or headroom[b] > 1.0}
         errors = {b: uniform[b] ** 2 * least for b, (_, least) in found.items()}
         close = [b for b in found if errors[b] <= _CLOSE * min(errors.values())]
-        designs = [_shaped(workload, found[b][0], budget) for b in close]
+        designs = [
+            each
+            for each in (_shaped(workload, found[b][0], budget) for b in close)
+            if _largest_inverse(each.coefficients, eta.size) <= _LARGEST_INVERSE
+        ]
+        if not designs:
+            return None
         design = min(designs, key=lambda each: error(workload, each))
         if given or error(workload, design) < self._error_of_optimal(workload, eta, budget):
             return design
@@ -177,8 +184,8 @@ def inverse(coefficients: tuple[float, ...], size: int) -> FloatArray:
     return np.asarray(lfilter([1.0], coefficients, np.eye(1, size)[0]))
 
 
-def check_coefficients(correlation: ArrayLike) -> tuple[float, ...]:
-    """Return coefficients θ if they are bands that noise can be computed with.
+def check_coefficients(correlation: ArrayLike, steps: int) -> tuple[float, ...]:
+    """Return coefficients θ if they are bands that noise of that many steps can be computed with.
 
     Where 1/θ(x) grows, the noise would lose its last digits, and privacy with them.
     """
@@ -189,13 +196,17 @@ def check_coefficients(correlation: ArrayLike) -> tuple[float, ...]:
             f"{np.asarray(correlation).tolist()!r}"
         )
     coefficients = tuple(theta.tolist())
-    size = float(np.max(np.abs(inverse(coefficients, _LAGS + theta.size))))
+    size = _largest_inverse(coefficients, steps)
     if not size <= _LARGEST_INVERSE:
         raise validate.InvalidValueError(
             "correlation must have an inverse that does not grow, got "
             f"{theta.tolist()!r}, whose inverse reaches {size:.3g}"
         )
     return coefficients
+
+
+def _largest_inverse(coefficients: tuple[float, ...], steps: int) -> float:
+    return float(np.max(np.abs(inverse(coefficients, max(_LAGS, steps)))))
 
 
 def _per_cycle(budget: Budget, bands: int) -> Budget:

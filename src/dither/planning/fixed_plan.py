@@ -91,7 +91,8 @@ class Plan:
                 f"{self.sampling!r}"
             )
         if self.correlation is not None:
-            object.__setattr__(self, "correlation", check_coefficients(self.correlation))
+            theta = check_coefficients(self.correlation, self.steps)
+            object.__setattr__(self, "correlation", theta)
         object.__setattr__(self, "bound", self._account())
 
     def _account(self) -> PrivacyBound:
@@ -179,7 +180,7 @@ class Plan:
         norm = validate.positive(clip_norm=clip_norm)
         delta = validate.probability(delta=delta)
         proved_by = "pld" if accountant is None else accountant
-        theta = None if correlation is None else check_coefficients(correlation)
+        theta = None if correlation is None else check_coefficients(correlation, z.size)
         if theta is not None and sampling == "poisson":
             sampling = "cyclic"
         return cls(eta, z, norm, n, m, sampling, delta, proved_by, clipping, correlation=theta)

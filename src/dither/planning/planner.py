@@ -121,6 +121,8 @@ def plan(
         T = validate.step_count(steps=steps)
     else:
         T = validate.steps_in(epochs, batch_size=m, dataset_size=n)
+    if sampling == "cyclic":
+        sampling = _check_cyclic(noise)
     budget = Budget(
         validate.positive(epsilon=epsilon),
         validate.probability(delta=delta),
@@ -128,8 +130,6 @@ def plan(
         accountant,
         sampling,
     )
-    if sampling == "cyclic":
-        sampling = _check_cyclic(noise)
     accounting.check_settings(sampling=sampling, accountant=accountant)
     shape = Plan.unsafe_without_noise(
         steps=T,
@@ -147,6 +147,12 @@ def plan(
         return _search(shape, allocation.alphas(shape.stepsizes, budget=budget), budget, allocation)
     if isinstance(noise, str) and noise == "filter":
         return with_filter(stepsizes, shape, budget)
+    if is_correlated(noise):
+        raise validate.InvalidValueError(
+            'noise must be "filter", "uniform", a GrowthBound or one α per step where step sizes '
+            "react to releases, got correlated noise, which is designed for step sizes that are "
+            "known before the run"
+        )
     known = not isinstance(noise, str) or noise == "uniform"
     fixed = _check_allocation(noise, T) if known else None
     if not isinstance(fixed, Uniform | GrowthBound | Custom):
@@ -245,9 +251,14 @@ def _search(shape: Plan, alphas: FloatArray, budget: Budget, allocation: Allocat
     )
 
 
+def is_correlated(noise: object) -> bool:
+    """Return whether noise, as `plan` takes it, is correlated."""
+    return isinstance(noise, Correlated) or (isinstance(noise, str) and noise == "correlated")
+
+
 def _check_cyclic(noise: Allocation | Correlated | ArrayLike | str) -> str:
     """Return the sampling from which a plan of correlated noise is made."""
-    if not isinstance(noise, Correlated) and not (isinstance(noise, str) and noise == "correlated"):
+    if not is_correlated(noise):
         raise validate.InvalidValueError(
             "sampling must be poisson or fixed for noise that is not correlated, got 'cyclic'"
         )

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from decimal import ROUND_FLOOR
 from importlib.metadata import version
 
+from dither.ledger.ledger import spent_text
 from dither.ledger.state import COMPOSITION_TEXT
 from dither.reports.document import (
     UNKNOWN,
@@ -52,10 +54,11 @@ def appendix_of(report: RunReport) -> tuple[Section, ...]:
 def _training(report: RunReport) -> Iterator[Block]:
     spent, planned, replanned = report.spent_steps, report.planned_steps, report.fingerprints[1:]
     bound, so_far = report.claim.bound, report.claim.spent
-    rows = [
-        ("Steps planned", UNKNOWN if planned is None else f"{planned:,}"),
-        ("Steps recorded in the ledger", UNKNOWN if spent is None else f"{spent:,}"),
-    ]
+    rows = [("Steps planned", UNKNOWN if planned is None else f"{planned:,}")]
+    if report.cycles is None:
+        rows.append(("Steps recorded in the ledger", UNKNOWN if spent is None else f"{spent:,}"))
+    else:
+        rows.append(("Cycles recorded in the ledger", spent_text(asdict(report.cycles))))
     if spent is not None and planned is not None and spent > planned:
         rows.append(("Steps lost", f"{spent - planned:,} after a crash; they stay spent."))
     if replanned:
@@ -181,7 +184,7 @@ def _ledger(report: RunReport) -> Iterator[Block]:
                 run["run"],
                 *([run["part"] or "all records"] * has_parts),
                 minute(run["registered"]),
-                f"{run['spent']:,} of {run['planned']:,}",
+                spent_text(run),
                 "none"
                 if run["least_noise"] is None
                 else f"{run['least_noise']:.4g} to {run['most_noise']:.4g}",

@@ -94,6 +94,10 @@ def _spent_noise(files: RunFiles) -> FloatArray:
 def _noise(files: RunFiles) -> Chart | None:
     spent, plan = _spent_noise(files), None if files.plan is None else files.plan.plan
     planned = np.zeros(0) if plan is None else plan.noise_multipliers
+    if files.bands > 1:  # what is charged is the least noise of every cycle
+        is_planned = plan is not None and np.array_equal(spent, plan.charges)
+        each = np.repeat(spent, files.bands)[: files.steps_of(spent.size)]
+        spent = planned if is_planned else each
     lines = [_series("spent", np.arange(1, spent.size + 1), spent)] if spent.any() else []
     if planned.any() and not np.array_equal(spent, planned):
         lines.append(_series("planned", np.arange(1, planned.size + 1), planned))
@@ -104,8 +108,12 @@ def _noise(files: RunFiles) -> Chart | None:
         f"Noise multiplier per step ({lines[0].name}): {z[0]:.4g} in the first and {z[-1]:.4g} in "
         f"the last of {z.size:,} steps, minimum {z.min():.4g}, maximum {z.max():.4g}."
     )
+    title = "Noise per step"
+    if files.bands > 1:
+        title += f", correlated within {files.bands} steps"
+        description += " Later steps cancel a part of the noise of earlier ones."
     return Chart(
-        "noise", "Noise per step", _STEPS, "noise multiplier z (clip norms)", tuple(lines),
+        "noise", title, _STEPS, "noise multiplier z (clip norms)", tuple(lines),
         description, is_log=True,
     )  # fmt: skip
 
@@ -116,19 +124,16 @@ def _spending(files: RunFiles, claim: Claim) -> Chart | None:
         return None
     plan, spent = None if files.plan is None else files.plan.plan, _spent_noise(files)
     counted = bound if claim.spent is None else claim.spent
-    if (
-        plan is not None
-        and spent.size
-        and np.array_equal(spent, plan.noise_multipliers[: spent.size])
-    ):
+    T = files.steps_of(spent.size)
+    if plan is not None and spent.size and np.array_equal(spent, plan.charges[: spent.size]):
         steps, epsilons = plan.spending()
-        x, y = steps[steps <= spent.size].astype(float), epsilons[steps <= spent.size]
-        if x[-1] < spent.size:
-            x, y = np.append(x, spent.size), np.append(y, counted.epsilon)
+        x, y = steps[steps <= T].astype(float), epsilons[steps <= T]
+        if x[-1] < T:
+            x, y = np.append(x, T), np.append(y, counted.epsilon)
     else:
         rows = [(row.step, row.epsilon) for row in files.history if math.isfinite(row.epsilon)]
         x, y = np.array([(0.0, 0.0), *rows]).T
-        if x[-1] == spent.size:  # never below the ledger
+        if x[-1] == T:  # never below the ledger
             y[-1] = max(y[-1], counted.epsilon)
     if x.size < 2:
         return None

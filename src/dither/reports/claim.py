@@ -145,8 +145,9 @@ def _disagreements(files: RunFiles, view: LedgerView, run: RunState) -> Iterator
     is_known = result.fingerprint in view.fingerprints or (run.is_incomplete and plan is not None)
     if not is_known:
         yield f"{RESULT} is of a plan that the ledger does not have for this run."
-    if result.steps > len(run.spent):
-        yield f"{RESULT} has {result.steps:,} steps, but the ledger only {len(run.spent):,}."
+    charged = files.steps_of(len(run.spent))
+    if result.steps > charged:
+        yield f"{RESULT} has {result.steps:,} steps, but the ledger only {charged:,}."
     counted = view.full_plan
     if counted is not None and (result.bound.delta, result.bound.adjacency) != (
         counted.delta,

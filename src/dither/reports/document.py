@@ -1,9 +1,10 @@
 """The first page of a report as sections of blocks, for the HTML template."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeAlias, final
 
+from dither.ledger.ledger import spent_text
 from dither.reports.charts import Chart
 from dither.reports.model_files import PaidEvaluation, Schema
 from dither.reports.report import RunReport
@@ -104,6 +105,7 @@ def what_of(report: RunReport) -> Facts:
         ("Columns", "" if schema is None else _columns(schema.kinds)),
         ("Target", "" if schema is None else _target(schema)),
         ("Model", report.model),
+        ("Noise", _correlated(report)),
         ("Purpose", report.purpose or f"{UNKNOWN} (--purpose TEXT)"),
         ("State", _state(report)),
     ]
@@ -192,6 +194,16 @@ def metrics_table(evaluation: PaidEvaluation, *, is_first: bool) -> Iterator[Blo
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000.0 else f"{value:.3g}"
+
+
+def _correlated(report: RunReport) -> str:
+    """Return how noise was correlated and what was charged; empty if noise was independent."""
+    if report.cycles is None:
+        return ""
+    return (
+        f"Correlated within {report.cycles.bands} steps ({report.cycles.bands} bands), with cyclic "
+        f"Poisson sampling. Charged: {spent_text(asdict(report.cycles))}."
+    )
 
 
 def _state(report: RunReport) -> str:

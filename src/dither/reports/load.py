@@ -16,8 +16,11 @@ from dither.ledger.state import RunState
 from dither.planning import Plan
 from dither.planning.serialization import from_json_value
 from dither.reports.model_files import (
+    Audit,
     PaidEvaluation,
     Schema,
+    parse_audits,
+    parse_canaries,
     parse_evaluation,
     parse_model,
     parse_schema,
@@ -94,22 +97,6 @@ class PlanFacts:
 
 @final
 @dataclass(frozen=True)
-class Audit:
-    """One audit of audit.json: a lower bound on ε, and the ε that was claimed."""
-
-    time: str
-    attack: str
-    steps: str
-    claimed: float | None
-    lower: float
-    confidence: float
-    is_violated: bool
-    verdict: str
-    curves: dict[str, list[float] | None]
-
-
-@final
-@dataclass(frozen=True)
 class LedgerView:
     """A ledger, and the run in it.
 
@@ -162,6 +149,20 @@ class RunFiles:
     evaluation: PaidEvaluation | None = None
 
     @property
+    def bands(self) -> int:
+        """How many steps a charge of the ledger covers: more than one for correlated noise."""
+        run = None if self.ledger is None else self.ledger.run
+        if run is not None and run.entry.bands is not None:
+            return run.entry.bands
+        return 1 if self.plan is None or self.plan.plan is None else self.plan.plan.bands
+
+    def steps_of(self, charges: int) -> int:
+        """Return how many steps the first charges of the run cover; the last may cover fewer."""
+        steps = charges * self.bands
+        T = 0 if self.plan is None else self.plan.steps
+        return T if T <= steps < T + self.bands else steps
+
+    @property
     def is_seeded(self) -> bool:
         """Whether the ledger or result.json records a seed."""
         run = None if self.ledger is None else self.ledger.run
@@ -196,10 +197,10 @@ def load_run(path: str | Path) -> RunFiles:
     files.evaluation = _read(files, EVALUATION, parse_evaluation)
     files.ledger = _read_ledger(files)
     files.history = _read_history(files)
-    audits = _read(files, AUDITS, _audits)
+    audits = _read(files, AUDITS, parse_audits)
     files.has_unreadable_audits = audits is None and (directory / AUDITS).exists()
     files.audits = audits or ()
-    files.canaries = _read(files, CANARIES, _canaries)
+    files.canaries = _read(files, CANARIES, parse_canaries)
     files.schema = _read(files, SCHEMA, parse_schema)
     files.model = _read(files, MODEL, parse_model)
     model = directory / WEIGHTS
@@ -299,21 +300,6 @@ def _read_history(files: RunFiles) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _audits(text: str) -> tuple[Audit, ...]:
-    def audit(found: dict[str, Any]) -> Audit:
-        names = ("time", "attack", "steps", "lower", "confidence", "is_violated", "verdict")
-        values = {name: found[name] for name in (*names, "curves")}
-        return Audit(**values, claimed=found["claimed"]["epsilon"])
-
-    return tuple(audit(found) for found in json.loads(text)["audits"])
-
-
-def _canaries(text: str) -> tuple[int, int | None]:
-    found = json.loads(text)
-    included = found.get("included")  # written when the run ends
-    return int(found["count"]), None if included is None else sum(map(bool, included))
-
-
 def _metrics(found: dict[str, float | None]) -> dict[str, float]:
     """Return the metrics that are finite: others are written as null."""
     return {name: float(value) for name, value in found.items() if value is not None}
@@ -387,7 +373,10 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
         )
         return infinite, infinite
     # A condition is in `derived_from_private_data`: here it is taken as given.
-    spent = replace(ledger.total_of(entry.run, delta=entry.delta), is_upper_bound=True)
+    sampling = entry.sampling if entry.bands is None else "cyclic"
+    spent = replace(
+        ledger.total_of(entry.run, delta=entry.delta), is_upper_bound=True, sampling=sampling
+    )
     if not run.is_open and run.spent:
         return spent, spent
     full_plan = accounting.epsilon(
@@ -395,4 +384,5 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
         sampling=entry.sampling,
     )  # fmt: skip
     # A filter's ε may be above the cost of its least noise.
-    return spent, replace(full_plan, epsilon=max(full_plan.epsilon, entry.epsilon), lower=None)
+    epsilon = max(full_plan.epsilon, entry.epsilon)
+    return spent, replace(full_plan, epsilon=epsilon, lower=None, sampling=sampling)

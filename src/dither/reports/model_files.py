@@ -1,6 +1,6 @@
-"""What a run directory says of its model: schema.json, model.json and evaluation.json.
+"""What a run directory says of its model: its schema, its kind, its evaluation and its audits.
 
-They are read leniently: a part that is missing or unknown is left out of the report.
+The first three are read leniently: a part that is missing or unknown is left out of the report.
 """
 
 import json
@@ -10,6 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, final
+
+
+@final
+@dataclass(frozen=True)
+class Audit:
+    """One audit of audit.json: a lower bound on ε, and the ε that was claimed."""
+
+    time: str
+    attack: str
+    steps: str
+    claimed: float | None
+    lower: float
+    confidence: float
+    is_violated: bool
+    verdict: str
+    curves: dict[str, list[float] | None]
 
 
 @final
@@ -169,3 +185,21 @@ def _estimate(found: Any) -> Estimate | None:
 
 def _number(found: Any) -> float | None:
     return float(found) if isinstance(found, Real) and math.isfinite(found) else None
+
+
+def parse_audits(text: str) -> tuple[Audit, ...]:
+    """Return the audits of audit.json, oldest first."""
+
+    def audit(found: dict[str, Any]) -> Audit:
+        names = ("time", "attack", "steps", "lower", "confidence", "is_violated", "verdict")
+        values = {name: found[name] for name in (*names, "curves")}
+        return Audit(**values, claimed=found["claimed"]["epsilon"])
+
+    return tuple(audit(found) for found in json.loads(text)["audits"])
+
+
+def parse_canaries(text: str) -> tuple[int, int | None]:
+    """Return how many canaries were offered, and how many of them were included, if known."""
+    found = json.loads(text)
+    included = found.get("included")  # written when the run ends
+    return int(found["count"]), None if included is None else sum(map(bool, included))

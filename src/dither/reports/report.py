@@ -6,11 +6,27 @@ from typing import Any, final
 
 from dither.reports.charts import Chart, find_charts
 from dither.reports.claim import Claim, find_claim
-from dither.reports.load import Audit, RunFiles, load_run
-from dither.reports.model_files import PaidEvaluation, Schema
+from dither.reports.load import RunFiles, load_run
+from dither.reports.model_files import Audit, PaidEvaluation, Schema
 from dither.training.history import Row
 from dither.training.statement import RunFacts, derived_clause, paragraphs, recipe_facts
 from dither.types import SpentSoFar
+
+
+@final
+@dataclass(frozen=True)
+class Cycles:
+    """The cycles of a run with correlated noise, which are what the ledger counts.
+
+    Attributes:
+        bands: the number of steps of a cycle, within which noise is correlated.
+        spent: how many were charged.
+        planned: how many the latest plan has.
+    """
+
+    bands: int
+    spent: int
+    planned: int
 
 
 @final
@@ -30,7 +46,8 @@ class RunReport:
         claim: what may be claimed.
         facts: the facts of the statement, or None if they are not known.
         planned_steps: T of the plan.
-        spent_steps: number of steps in the ledger.
+        spent_steps: number of steps in the ledger, or in the cycles that it has.
+        cycles: what was charged instead of steps, if noise is correlated.
         plan_text: the plan as text.
         settings: what dither's recipe has chosen: name, value and reason of each setting.
         fingerprints: of the plans of the run, in order: it may have been planned again.
@@ -72,6 +89,7 @@ class RunReport:
     facts: RunFacts | None
     planned_steps: int | None
     spent_steps: int | None
+    cycles: Cycles | None
     plan_text: str | None
     settings: tuple[tuple[str, str, str], ...]
     fingerprints: tuple[str, ...]
@@ -141,7 +159,7 @@ def run_report(path: str | Path) -> RunReport:
         warnings.insert(0, f"An audit has refuted the claim of this run. {refuting[-1]}")
     about, result, view = files.about, files.result, files.ledger
     run = None if view is None else view.run
-    planned = None if run is None else len(run.entry.noise)
+    planned = None if run is None else len(run.entry.noise) * files.bands
     return RunReport(
         name=files.path.resolve().name,
         run=None if about is None else about.run,
@@ -154,7 +172,8 @@ def run_report(path: str | Path) -> RunReport:
         claim=claim,
         facts=_facts(files, claim),
         planned_steps=planned if files.plan is None else files.plan.steps,
-        spent_steps=None if run is None else len(run.spent),
+        spent_steps=None if run is None else files.steps_of(len(run.spent)),
+        cycles=_cycles(files),
         plan_text=None if files.plan is None else files.plan.text,
         settings=() if files.recipe is None else tuple(files.recipe.rows()),
         fingerprints=() if view is None else view.fingerprints,
@@ -175,6 +194,13 @@ def run_report(path: str | Path) -> RunReport:
     )
 
 
+def _cycles(files: RunFiles) -> Cycles | None:
+    run = None if files.ledger is None else files.ledger.run
+    if files.bands == 1 or run is None:
+        return None
+    return Cycles(files.bands, len(run.spent), len(run.noise))
+
+
 def _is_ledger_shared(files: RunFiles) -> bool:
     if files.about is not None and files.about.ledger is not None:
         return True
@@ -191,7 +217,7 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         return None
     steps, plan_epsilon = 0 if result is None else result.steps, bound.epsilon
     if result is None and files.ledger is not None and files.ledger.run is not None:
-        steps = len(files.ledger.run.spent)
+        steps = files.steps_of(len(files.ledger.run.spent))
         bound = claim.spent if isinstance(claim.spent, SpentSoFar) else bound
     if not steps:
         return None
@@ -215,6 +241,6 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         search=None if plan.plan is None else plan.plan.search,
         factor=factor,
         is_weighted=result is not None and result.is_weighted,
-        bands=1 if plan.plan is None else plan.plan.bands,
+        bands=files.bands,
         **{"is_counted": is_counted, **chosen},
     )

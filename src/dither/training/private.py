@@ -239,6 +239,7 @@ class Private:
         self.plan, self._state, self._taken, self.run = plan, plan_state, taken, state.get("run")
         self._ring = Ring.of(plan)
         self._draws.restart(self.step)
+        self._loop = None  # which may have fetched batches of the subsets before
         self._end_step()
 
     def close(self) -> None:

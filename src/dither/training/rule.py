@@ -13,10 +13,10 @@ import numpy as np
 
 from dither import validate
 from dither.accounting.calibration import central_limit_log_scale
+from dither.planning.planner import is_correlated
 from dither.planning.search import TRIALS
 from dither.schedules import Linear
 from dither.training.optimizers import MEAN_INPUTS, MOMENTUM
-from dither.training.settings import is_correlated
 from dither.types import Budget, FloatArray
 
 # The constants of the rule. docs: "How dither chooses" has the evidence.

@@ -87,11 +87,6 @@ def frozen(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def is_correlated(noise: object) -> bool:
-    """Return whether noise, as a caller gives it, is correlated."""
-    return isinstance(noise, Correlated) or (isinstance(noise, str) and noise == "correlated")
-
-
 def for_momentum(noise: Any, momentum: float) -> Any:
     """Return noise as it is given, but "correlated" as what suits the momentum of the optimizer.
 

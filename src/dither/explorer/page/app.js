@@ -4,11 +4,15 @@
 import { Chart, shown, svg } from "./charts.js";
 import { addFields, element, fields, make, settings, showProblems, store } from "./fields.js";
 
-const NOISES = ["uniform", "matched", "optimal"];
+const PREVIEWED = ["uniform", "matched", "optimal"];
+const NOISES = [...PREVIEWED, "correlated"];
 const DELAY = 350;
 const COMPARISON = {
   first_noise_multiplier: "noise multiplier z, first step",
   last_noise_multiplier: "noise multiplier z, last step",
+  bands: "bands of correlated noise",
+  mean_variance_of_the_iterates: "mean variance of the iterates",
+  variance_relative_to_uniform: "relative to uniform",
   noise_that_reaches_the_parameters: "noise on the parameters, Σ(ηz)²",
   relative_to_uniform: "relative to uniform",
   improvement_by_the_theorem: "improvement factor M_dp/M, by the paper’s theorem",
@@ -33,8 +37,8 @@ const NOISE = { title: "Noise", axis: "noise multiplier z (clip norms)", descrip
 const charts = [
   ["noise", new Chart(element("chart-noise"), NOISE)],
   ["noise", new Chart(element("chart-small"), { ...NOISE, axis: "z", height: 130 })],
-  ["parameter_noise", new Chart(element("chart-parameter-noise"), {
-    title: "Noise on the parameters", axis: "η·z (clip norms)", description: "Step size times noise over the steps", logarithmic: true })],
+  ["iterate_noise", new Chart(element("chart-iterate-noise"), {
+    title: "Noise in the iterates", axis: "standard deviation (clip norms)", description: "Standard deviation of the iterates over the steps", logarithmic: true })],
   ["spent", new Chart(element("chart-spent"), {
     title: "Privacy spent", axis: "ε after t steps (nats)", description: "ε over the steps", logarithmic: false })],
 ];
@@ -150,7 +154,7 @@ function fade(stale) {
 // Results
 
 function have(part) {
-  return NOISES.every((name) => exact[name] && (exact[name].problem || exact[name][part]));
+  return PREVIEWED.every((name) => exact[name] && (exact[name].problem || exact[name][part]));
 }
 
 function curvesOf(part) {
@@ -176,8 +180,9 @@ function render() {
   renderExport();
   element("statement").textContent = exact[chosen]?.statement
     ? `${chosen}: ${exact[chosen].statement}. Fingerprint ${exact[chosen].fingerprint.slice(0, 16)}.` : "";
-  const notes = NOISES.filter((name) => exact[name]?.problem).map((name) => `${name}: ${exact[name].problem}`);
-  if (latest.note && !have("noise")) notes.push(latest.note);
+  const notes = NOISES.map((name) => [name, exact[name]?.problem ?? exact[name]?.note])
+    .filter(([, text]) => text).map(([name, text]) => `${name}: ${text}`);
+  if (latest.note && !(have("noise") && exact[chosen]?.noise)) notes.push(latest.note);
   element("note").textContent = notes.join(" ");
   element("note").hidden = !notes.length;
 }
@@ -205,7 +210,7 @@ function renderComparison(chosen) {
   const facts = [
     ["steps T", latest.steps.toLocaleString("en")],
     ["sample rate q = m/n", shown(latest.sample_rate)],
-    ["noise on the parameters, relative to uniform", mine ? `× ${shown(mine.relative_to_uniform, 3)}` : "–"],
+    ["variance of the iterates, relative to uniform", mine ? `× ${shown(mine.variance_relative_to_uniform, 3)}` : "–"],
   ];
   element("facts").replaceChildren(...facts.map(([label, value]) => make("p", {}, make("b", {}, value), label)));
 }
@@ -218,7 +223,7 @@ function renderCosts(chosen) {
       ([key, label]) => [label, ...NOISES.map((name) => cell(exact[name].costs?.[key]))]);
     rowsOf(element("costs"), ["", ...NOISES], rows, chosen);
   } else if (!element("costs").rows.length) {
-    rowsOf(element("costs"), ["", ...NOISES], Object.values(ACCOUNTANTS).map((label) => [label, "…", "…", "…"]), chosen);
+    rowsOf(element("costs"), ["", ...NOISES], Object.values(ACCOUNTANTS).map((label) => [label, ...NOISES.map(() => "…")]), chosen);
   }
   element("costs").classList.toggle("stale", !ready);
   const node = document.querySelector('[data-badge="costs"]');

@@ -57,6 +57,12 @@ class NoiseSchedule:
             )
         validate.instance(Plan, plan=plan)
         check_no_search(plan)
+        if plan.sampling == "cyclic":
+            raise InvalidValueError(
+                "plan must have independent noise, got noise that is correlated within "
+                f"{plan.bands} steps, with cyclic sampling: Opacus has neither; use "
+                "dither.make_private"
+            )
         if plan.sampling != "poisson":
             raise InvalidValueError(
                 f"plan must have sampling 'poisson', got {plan.sampling!r}: Opacus draws every "
