@@ -110,6 +110,11 @@ def adjacency_of(sampling: str) -> str:
     return "replace-one" if sampling == "fixed" else "add-remove"
 
 
+def unit_of(rows_per_user: int | None) -> str:
+    """Return what is sampled, clipped and protected: "record", or "user" with several rows."""
+    return "record" if rows_per_user is None else "user"
+
+
 _ADJACENCIES = {"add-remove": "add or remove one", "replace-one": "replace one"}
 
 
@@ -124,7 +129,7 @@ class PrivacyBound:
         accountant: which method gave it.
         sampling: "poisson", "fixed" or "full".
         adjacency: "add-remove" or "replace-one": how neighbouring datasets differ.
-        unit: what is added, removed or replaced.
+        unit: what is added, removed or replaced: "record" or "user".
         is_upper_bound: whether ``epsilon`` is proven; if not, it is an estimate.
 
     Example:

@@ -52,9 +52,9 @@ def watched() -> Iterator[Watched]:
     seen = Watched()
     by_autograd = engine._by_autograd
 
-    def spy(recorder: Any, losses: Any, names: list[str], multiplicity: int) -> Any:
+    def spy(recorder: Any, losses: Any, names: list[str]) -> Any:
         seen.slow |= {*names}
-        return by_autograd(recorder, losses, names, multiplicity)
+        return by_autograd(recorder, losses, names)
 
     with mock.patch.object(engine, "_by_autograd", spy), warnings.catch_warnings(record=True) as w:
         warnings.simplefilter("always")

@@ -302,7 +302,7 @@ def test_copies_of_a_record_are_averaged_before_they_are_scaled() -> None:
     hooks.begin(recording)
     losses = cross_entropy(model(x), y)
     hooks.begin(None)
-    total = clip_recording(recording, losses, Clip(0.5, "automatic"), 2)
+    total = clip_recording(recording, losses, Clip(0.5, "automatic"), torch.tensor([2, 2, 2]))
     hooks.remove()
     single = copy.deepcopy(model)
     expected, _ = by_losses(

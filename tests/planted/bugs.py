@@ -125,7 +125,7 @@ def the_drawn_size_as_divisor(patch: Patch) -> None:
     right = Private._release
 
     def wrong(self: Private) -> float:
-        drawn = 1 if self._step is None else max(self._step.drawn, 1)
+        drawn = 1 if self._step is None else len(self._step.rows)
         stepsize = right(self)
         for parameter in self.model.parameters():
             if parameter.grad is not None:
@@ -242,7 +242,7 @@ def an_empty_draw_without_noise(patch: Patch) -> None:
     right = Private._release
 
     def wrong(self: Private) -> float:
-        empty = self._step is not None and self._step.drawn == 0
+        empty = self._step is not None and self._step.is_empty
         stepsize = right(self)
         for parameter in self.model.parameters():
             if empty and parameter.grad is not None:

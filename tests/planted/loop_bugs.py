@@ -70,11 +70,10 @@ def the_same_masks_in_every_step(patch: Patch) -> None:
 
 
 def augmented_copies_as_records(patch: Patch) -> None:
-    def wrong(
-        recording: Any, losses: Tensor, clip: clipping.Clip, multiplicity: int, _: object
-    ) -> Any:
-        smaller = clipping.Clip(clip.norm / multiplicity, clip.mode)
-        return clip_recording(recording, losses / multiplicity, smaller)
+    def wrong(recording: Any, losses: Tensor, clip: clipping.Clip, rows: Tensor, _: object) -> Any:
+        copies = len(losses) // len(rows)
+        smaller = clipping.Clip(clip.norm / copies, clip.mode)
+        return clip_recording(recording, losses / copies, smaller)
 
     patch.setattr("dither.training.private.clip_recording", wrong)
 
@@ -98,7 +97,7 @@ def microbatches_that_are_missing(patch: Patch) -> None:
 
     def wrong(self: Private) -> Any:
         if self._step is not None and self._step.received:
-            self._step.received = self._step.records
+            self._step.received = len(self._step.rows)
         return right(self)
 
     patch.setattr(Private, "_ready_step", wrong)

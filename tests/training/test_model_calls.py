@@ -167,9 +167,9 @@ def test_the_parameters_that_rules_cover_stay_fast() -> None:
     computed: list[list[str]] = []
     real = dither.clipping.engine._by_autograd
 
-    def watched(recorder: Any, rows: Any, names: list[str], multiplicity: int) -> Any:
+    def watched(recorder: Any, losses: Any, names: list[str]) -> Any:
         computed.append(names)
-        return real(recorder, rows, names, multiplicity)
+        return real(recorder, losses, names)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dither.clipping.engine._by_autograd", watched)

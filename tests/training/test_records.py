@@ -437,7 +437,7 @@ class TestRefusals:
             records_of(data(), collate_fn="pad")  # type: ignore[arg-type]
 
     def test_another_number_of_records_than_planned(self) -> None:
-        plan: Any = SimpleNamespace(dataset_size=1_000)
+        plan: Any = SimpleNamespace(dataset_size=1_000, unit="record")
         for length in (500, 1_000, 2_000):
             warn_of_dataset_size(plan, length, stacklevel=2)
         for length in (499, 2_001):

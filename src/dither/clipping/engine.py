@@ -5,7 +5,7 @@ almost the cost of a plain step. Parameters that no rule covers are computed rec
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ def clip_recording(
     recording: RecordedBatch,
     losses: Tensor,
     clip: Clip,
-    multiplicity: int = 1,
+    rows: Tensor | None = None,
     record_weights: Tensor | None = None,
 ) -> ClippedSum:
     """Return the clipped sum of the gradients of losses that a recorded batch has led to.
@@ -58,30 +58,43 @@ def clip_recording(
     Args:
         recording: what the model has done.
         losses: one per row of the batch.
-        clip: how the gradient of a record is clipped.
-        multiplicity: augmentation multiplicity, the number of neighbouring rows that are of one
-            record. Their mean gradient is clipped.
+        clip: how the gradient of a record, or of a user, is clipped.
+        rows: how many neighbouring rows each of them has, augmented copies or records of one user,
+            whose mean gradient is clipped; None is one row each. It is fastest where equal numbers
+            are neighbours.
         record_weights: one per row, from 0 to 1, which multiplies the clipped gradient; the mean
-            over the rows of one record. None is 1 for all.
+            over the rows that are clipped together. None is 1 for all.
     """
     recorder = recording.recorder
+    rows = torch.ones(len(losses), dtype=torch.int64) if rows is None else rows
     given = torch.ones_like(losses) if record_weights is None else record_weights
-    weights = bounded_weights(given.to(losses.device)).view(-1, multiplicity).mean(1)
+    weights = mean_over_rows(bounded_weights(given.to(losses.device)), rows)
     if not losses.requires_grad:
         raise InvalidValueError(
             "losses must depend on the trainable parameters of the model, got losses without a "
             "graph: compute them from private.model(inputs), with gradients enabled"
         )
-    if multiplicity > 1:
+    if len(rows) < len(losses):
         with torch.enable_grad():
-            losses = losses / multiplicity
+            losses = losses / rows.repeat_interleave(rows).to(losses)
     with full_precision(losses.device.type):
         parts, slow = _compute_contributions(recording, losses)
         if slow:
             _warn_fallbacks(recording.cache, slow)
-        if multiplicity > 1:
-            parts = {name: part.merge(multiplicity) for name, part in parts.items()}
-        return _clip_and_sum(recorder, losses, parts, [*slow], clip, multiplicity, weights)
+        return _clip_and_sum(recorder, losses, parts, [*slow], clip, rows, weights)
+
+
+def mean_over_rows(values: Tensor, rows: Tensor) -> Tensor:
+    """Return the mean over the rows that are clipped together.
+
+    >>> mean_over_rows(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 2]))
+    tensor([1., 3.])
+    """
+    if len(rows) == len(values):
+        return values
+    owners = torch.arange(len(rows)).repeat_interleave(rows).to(values.device)
+    sums = values.new_zeros(len(rows), *values.shape[1:]).index_add_(0, owners, values)
+    return sums / rows.to(values).view(-1, *(1,) * (values.dim() - 1))
 
 
 def _compute_contributions(
@@ -216,35 +229,27 @@ def _clip_and_sum(
     parts: dict[str, Contribution],
     slow: list[str],
     clip: Clip,
-    multiplicity: int,
+    rows: Tensor,
     weights: Tensor,
 ) -> ClippedSum:
-    """Clip and add up, in chunks of records where some parameters are computed one by one."""
-    records = recorder.records // multiplicity
+    """Clip and add up, in chunks of records with equal numbers of rows."""
     size = sum(recorder.parameters[name].numel() for name in slow)
-    chunk = min(
-        records, _MOST_ROWS, max(1, MAX_KEPT // max(1, size * multiplicity)) if slow else records
-    )
+    most = max(1, MAX_KEPT // max(1, size)) if slow else len(rows)
     with torch.enable_grad():
-        single = losses.unbind() if slow else ()
-    found = []
-    for start in range(0, records, chunk):
-        stop = min(records, start + chunk)
-        chosen = parts
-        if stop - start < records:
-            index = torch.arange(start, stop, device=losses.device)
-            chosen = {name: part.select(index) for name, part in parts.items()}
+        together = losses.split(rows.tolist()) if slow else ()
+    found, first, start = [], 0, 0
+    for count, records in _chunks(rows, most):
+        stop, end = start + records, first + records * count
+        chosen = {name: _chosen(part, first, end, count) for name, part in parts.items()}
         if slow:
-            rows = _by_autograd(
-                recorder, single[start * multiplicity : stop * multiplicity], slow, multiplicity
-            )
-            chosen = chosen | rows
-        sums, norms = dict[str, Tensor](), losses.new_zeros(stop - start)
+            chosen |= _by_autograd(recorder, together[start:stop], slow)
+        sums, norms = dict[str, Tensor](), losses.new_zeros(records)
         if chosen:
             sums, norms = sum_clipped(chosen, clip, weights[start:stop])
         found.append(ClippedSum(_complete(sums, recorder.parameters), norms))
+        first, start = end, stop
     total = join(found)
-    if slow and records > 1 and bool(torch.isinf(total.norms).all()):
+    if slow and len(rows) > 1 and bool(torch.isinf(total.norms).all()):
         raise InvalidValueError(
             f"losses must have finite gradients where {slow[0]} is computed record by record: "
             "there one record that is not finite makes all of them NaN; remove it from the dataset"
@@ -252,22 +257,37 @@ def _clip_and_sum(
     return ClippedSum(total.gradients, total.norms.to(accumulation_dtype(losses.dtype)))
 
 
+def _chunks(rows: Tensor, most: int) -> Iterator[tuple[int, int]]:
+    """Yield numbers of rows, and how many of the next records have as many."""
+    for count, records in zip(*rows.unique_consecutive(return_counts=True), strict=True):
+        size = min(most, max(1, _MOST_ROWS // int(count)))
+        for start in range(0, int(records), size):
+            yield int(count), min(size, int(records) - start)
+
+
+def _chosen(part: Contribution, first: int, end: int, count: int) -> Contribution:
+    """Return the contribution of records that are some rows, of which each has ``count``."""
+    chosen = part if end - first == part.records else part.select(slice(first, end))
+    return chosen if count == 1 else chosen.merge(count)
+
+
 def _by_autograd(
-    recorder: Recorder, losses: Sequence[Tensor], names: list[str], multiplicity: int
+    recorder: Recorder, losses: Sequence[Tensor], names: list[str]
 ) -> dict[str, Contribution]:
-    """Return one gradient per record by plain autograd, through the graph of the losses."""
+    """Return one gradient per record by plain autograd, through the graph of its losses."""
     parameters = [recorder.parameters[name] for name in names]
+    with torch.enable_grad():
+        totals = [each.sum() for each in losses]
     found = [
         torch.autograd.grad(
-            loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+            total, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        for loss in losses
+        for total in totals
     ]
     made: dict[str, Contribution] = {}
-    for name, rows in zip(names, zip(*found, strict=True), strict=True):
-        stacked = torch.stack([row.to_dense() if row.is_sparse else row for row in rows])
-        part = PerRecord(stacked.to(accumulation_dtype(stacked.dtype)))
-        made[name] = part.merge(multiplicity) if multiplicity > 1 else part
+    for name, gradients in zip(names, zip(*found, strict=True), strict=True):
+        stacked = torch.stack([each.to_dense() if each.is_sparse else each for each in gradients])
+        made[name] = PerRecord(stacked.to(accumulation_dtype(stacked.dtype)))
     return made
 
 
@@ -275,10 +295,12 @@ def join(found: list[ClippedSum]) -> ClippedSum:
     """Return the sum over microbatches, added up in float64."""
     if len(found) == 1:
         return found[0]
-    gradients = {
-        name: torch.stack([each.gradients[name].double() for each in found]).sum(0).to(total.dtype)
-        for name, total in found[0].gradients.items()
-    }
+    gradients = {name: total.double() for name, total in found[0].gradients.items()}
+    for each in found[1:]:
+        for name, total in each.gradients.items():
+            gradients[name] += total
+    types = {name: total.dtype for name, total in found[0].gradients.items()}
+    gradients = {name: total.to(types[name]) for name, total in gradients.items()}
     return ClippedSum(gradients, torch.cat([each.norms for each in found]))
 
 

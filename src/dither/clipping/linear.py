@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dither.clipping.clip import Clip, ClippedSum, bounded_weights, full_precision
+from dither.clipping.contributions import Records
 
 _BLOCK = 2**10
 """How many rows are summed in their own precision before they are added to a sum in float64. The
@@ -28,9 +29,6 @@ _LOST = 1e-150
 
 _LONGEST = 1e30
 """A longer row counts as zeros: it would multiply what is lost where r is tiny in float32."""
-
-Records: TypeAlias = slice | Tensor
-"""Which records, as an index of a tensor: a slice if they are neighbours."""
 
 LogitGradients = Callable[[Tensor, Records], Tensor]
 """From logits, rows × outputs, and their records to r, of the same shape."""

@@ -47,6 +47,7 @@ class RunEntry:
         part: the name of that part.
         is_conditional: True if its claim holds only if what was read off the records is public.
         bands: the number of steps in a cycle, if the run is charged by cycles.
+        unit: "user" if that is what it protects; None if it is a record.
     """
 
     run: str
@@ -62,6 +63,7 @@ class RunEntry:
     part: str | None = None
     is_conditional: bool | None = None
     bands: int | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True)

@@ -212,6 +212,7 @@ class Ledger:
                 run, plan.fingerprint, plan.charge_sampling, plan.charge_rate, noise, bound.epsilon,
                 bound.delta, is_seeded, now(), split, part, self._is_conditional or None,
                 plan.bands if plan.bands > 1 else None,
+                plan.unit if plan.unit != "record" else None,
             )  # fmt: skip
             state.check_cap(RunState(run_entry, noise, state.spenders))
             return run_entry
@@ -256,6 +257,7 @@ class Ledger:
             "epsilon": _finite(total.epsilon),
             "delta": delta,
             "accountant": total.accountant,
+            "unit": total.unit,
             "is_upper_bound": total.is_upper_bound,
             "composition": self.composition,
             "cap": None if cap is None else {"epsilon": cap.epsilon, "delta": cap.delta},

@@ -102,6 +102,11 @@ class LedgerState:
         """How the runs sample: all of them the same, as the claims differ otherwise."""
         return next((run.entry.sampling for run in self.runs.values()), None)
 
+    @property
+    def unit(self) -> str:
+        """What the runs protect, all of them the same: "record" or "user"."""
+        return next((run.entry.unit or "record" for run in self.runs.values()), "record")
+
     def add(self, entry: Entry) -> None:
         """Take in the next entry."""
         if isinstance(entry, CapEntry):
@@ -120,7 +125,7 @@ class LedgerState:
         """Return what was spent by all runs together, or by some of them."""
         runs = [run for name, run in self.runs.items() if names is None or name in names]
         totals = [self._total(choice, delta) for choice in choices(runs)]
-        found = max(totals, key=lambda bound: bound.epsilon)
+        found = replace(max(totals, key=lambda bound: bound.epsilon), unit=self.unit)
         if any(run.entry.is_conditional and run.spent for run in runs):
             found = replace(found, is_upper_bound=False, lower=None)
         is_incomplete = any(isinstance(bound, SpentSoFar) for bound in totals)
@@ -149,6 +154,12 @@ class LedgerState:
                     f"run {run.entry.run!r} has {run.entry.sampling} sampling, but the ledger has "
                     f"{other.entry.sampling}: their claims have different adjacencies, and do not "
                     "add up; keep them in two ledgers"
+                )
+            if other.entry.unit != run.entry.unit:
+                raise BudgetExceededError(
+                    f"run {run.entry.run!r} protects {run.entry.unit or 'record'}s, but the ledger "
+                    f"has runs that protect {self.unit}s: their claims do not add up; give users= "
+                    "to all runs on the data, or to none"
                 )
         if self.cap is None:
             return

@@ -28,6 +28,7 @@ from dither.types import (
     Schedule,
     Search,
     adjacency_of,
+    unit_of,
 )
 
 _FORMAT = "dither-plan-1"
@@ -56,6 +57,8 @@ class Plan:
         search: None, or how the first steps choose a factor of the step sizes of the rest.
         correlation: None, or the coefficients θ_0 = 1 … θ_{b−1} of correlated noise; see
             `dither.noise.Correlated`.
+        rows_per_user: None where records are protected; where users are, whose number is then
+            ``dataset_size``, the most rows of a user in a step.
         bound: the certified (ε, δ) of all steps.
 
     Example:
@@ -76,6 +79,7 @@ class Plan:
     clipping: str = "flat"
     search: Search | None = None
     correlation: tuple[float, ...] | None = None
+    rows_per_user: int | None = None
     bound: PrivacyBound = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +97,9 @@ class Plan:
         if self.correlation is not None:
             theta = check_coefficients(self.correlation, self.steps)
             object.__setattr__(self, "correlation", theta)
-        object.__setattr__(self, "bound", self._account())
+        if self.rows_per_user is not None:
+            validate.count(rows_per_user=self.rows_per_user)
+        object.__setattr__(self, "bound", replace(self._account(), unit=self.unit))
 
     def _account(self) -> PrivacyBound:
         if self.noise_multipliers.any():
@@ -118,6 +124,24 @@ class Plan:
     def sample_rate(self) -> float:
         """The sampling rate, q = m/n."""
         return self.batch_size / self.dataset_size
+
+    @property
+    def unit(self) -> str:
+        """What is sampled, clipped and protected: "record" or "user"."""
+        return unit_of(self.rows_per_user)
+
+    def for_users(self, rows_per_user: int) -> "Plan":
+        """Return the plan for users instead of records: ``dataset_size`` is how many there are.
+
+        Noise and ε are the same: a user's rows are sampled together and clipped as one.
+
+        Example:
+            >>> plan = Plan.from_noise_multipliers(
+            ...     [1.0] * 100, delta=1e-5, dataset_size=60_000, batch_size=256)
+            >>> print(plan.for_users(8).bound.adjacency_text)
+            adjacency: add or remove one user
+        """
+        return replace(self, rows_per_user=rows_per_user)
 
     @property
     def bands(self) -> int:
@@ -291,10 +315,12 @@ class Plan:
         clipping = {} if self.clipping == "flat" else {"clipping": self.clipping}
         search = {} if self.search is None else {"search": asdict(self.search)}
         bands = {} if self.correlation is None else {"correlation": [*self.correlation]}
+        users = {} if self.rows_per_user is None else {"rows_per_user": self.rows_per_user}
         return {
             **clipping,
             **search,
             **bands,
+            **users,
             "format": _FORMAT,
             "stepsizes": self.stepsizes.tolist(),
             "noise_multipliers": self.noise_multipliers.tolist(),
@@ -318,7 +344,7 @@ class Plan:
         """
         fields = parse_json(text)
         known = {*cls.unsafe_without_noise(steps=1, dataset_size=1, batch_size=1)._fields()}
-        extra = {"clipping", "search", "correlation"}
+        extra = {"clipping", "search", "correlation", "rows_per_user"}
         if not isinstance(fields, dict) or {*fields} - extra != {*known, "fingerprint"}:
             raise validate.InvalidValueError(
                 f"plan must have the fields {', '.join(sorted(known))} and fingerprint"
@@ -347,6 +373,8 @@ class Plan:
         if "search" in fields:
             factors = tuple(fields["search"].pop("factors"))
             plan = replace(plan, search=Search(factors, **fields["search"]))
+        if "rows_per_user" in fields:
+            plan = plan.for_users(fields["rows_per_user"])
         computed = replace(plan.bound, epsilon=claimed.epsilon, lower=claimed.lower)
         # Another machine may round differently.
         if claimed != computed or not claimed.epsilon >= plan.bound.epsilon * (1.0 - 1e-6):
@@ -361,7 +389,8 @@ class Plan:
         z, eta = self.noise_multipliers, self.stepsizes
         head = (
             f"{self.steps:,} steps, {self.sampling} sampling of m = {self.batch_size:,} out of "
-            f"n = {self.dataset_size:,} (q = {self.sample_rate:.6g}), "
+            f"n = {self.dataset_size:,}{' users' * (self.unit == 'user')} "
+            f"(q = {self.sample_rate:.6g}), "
             f"{clipping_text(self.clip_norm, self.clipping)}\n"
             f"step size   {eta[0]:.6g} first, {eta[-1]:.6g} last\n"
         ) + ("" if self.search is None else f"search      {self.search}\n")

@@ -21,6 +21,7 @@ from dither.types import (
     Released,
     SpentSoFar,
     adjacency_of,
+    unit_of,
 )
 
 _GROUPS = 24
@@ -46,6 +47,7 @@ class ReactivePlan:
         scale: z_t/√b_t of noise that follows b_t.
         order: the Rényi order of its filter.
         clipping: "flat" or "automatic"; see `dither.plan`.
+        rows_per_user: None where records are protected; else as in a `Plan`.
 
     Example:
         >>> from dither.planning import plan
@@ -67,10 +69,14 @@ class ReactivePlan:
     scale: float = 0.0
     order: float = 0.0
     clipping: str = "flat"
+    rows_per_user: int | None = None
 
     def __post_init__(self) -> None:
         """Check that the bound belongs to this plan, also after ``dataclasses.replace``."""
         validate.clipping(clip_norm=self.clip_norm, clipping=self.clipping)
+        if self.rows_per_user is not None:
+            validate.count(rows_per_user=self.rows_per_user)
+        object.__setattr__(self, "bound", replace(self.bound, unit=self.unit))
         is_unsafe = isinstance(self.stepsizes, UnsafeRawAdaGradNorm)
         same_adjacency = self.bound.adjacency == adjacency_of(self.sampling)
         if not same_adjacency or (is_unsafe and math.isfinite(self.bound.epsilon)):
@@ -82,7 +88,8 @@ class ReactivePlan:
             return
         sizes, fixed = (self.dataset_size, self.batch_size, self.sampling), self.noises
         same_sizes = sizes == (fixed.dataset_size, fixed.batch_size, fixed.sampling)
-        if not same_sizes or (self.bound.is_upper_bound and self.bound != fixed.bound):
+        noise_bound = replace(fixed.bound, unit=self.unit)
+        if not same_sizes or (self.bound.is_upper_bound and self.bound != noise_bound):
             raise validate.InvalidValueError(
                 "noises must be accounted with the plan's own sizes, sampling and bound: make a "
                 "new plan with dither.plan"
@@ -92,6 +99,15 @@ class ReactivePlan:
     def sample_rate(self) -> float:
         """The sampling rate, q = m/n."""
         return self.batch_size / self.dataset_size
+
+    @property
+    def unit(self) -> str:
+        """What is sampled, clipped and protected: "record" or "user"."""
+        return unit_of(self.rows_per_user)
+
+    def for_users(self, rows_per_user: int) -> "ReactivePlan":
+        """Return the plan for users instead of records, as `Plan.for_users` does."""
+        return replace(self, rows_per_user=rows_per_user)
 
     @property
     def bands(self) -> int:
@@ -136,6 +152,8 @@ class ReactivePlan:
         numbers = [to_json_value(self.clip_norm), self.scale, *rest]
         if self.clipping != "flat":
             numbers.append(self.clipping)
+        if self.rows_per_user is not None:
+            numbers.append(self.rows_per_user)
         return fingerprint_of(
             {"rule": repr(self.stepsizes), "noise": fixed, "of": numbers, **fields}
         )
@@ -161,7 +179,8 @@ class ReactivePlan:
             )
         return (
             f"up to {self.steps:,} steps, {self.sampling} sampling of m = {self.batch_size:,} out "
-            f"of n = {self.dataset_size:,} (q = {self.sample_rate:.6g}), "
+            f"of n = {self.dataset_size:,}{' users' * (self.unit == 'user')} "
+            f"(q = {self.sample_rate:.6g}), "
             f"{clipping_text(self.clip_norm, self.clipping)}\n"
             f"step size   1/b_t, {self.stepsizes}\n"
             f"noise z     {noise}\n"

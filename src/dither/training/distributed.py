@@ -23,10 +23,19 @@ from dither.planning import Plan, ReactivePlan
 from dither.release import ReleaseFacts
 from dither.training.errors import RankLostError, RankZeroError, StepError
 from dither.training.records import Records, part_of, records_of
+from dither.training.users import Users, users_of
 from dither.validate import InvalidTypeError, InvalidValueError
 
 T = TypeVar("T")
 _COMPARED_ROWS, _KIND = 64, "the data, complete, a Shard or a Shard with keys,"
+_SHARED_KEY = (
+    "keys must be different for all records of all ranks, got one that occurs twice: a record that "
+    "is there twice counts twice, and the plan protects records that count once"
+)
+_SHARED_USER = (
+    "users must have all of their rows on one rank, got one whose rows are in the shards of two: "
+    "such a user counts twice, and the plan protects users that count once"
+)
 
 
 class Ranks:
@@ -153,18 +162,35 @@ class Shard:
     keys: Any = None
 
 
-def own_records(dataset: Any, ranks: Ranks, **settings: Any) -> Records:
-    """Return this rank's part of the dataset, or its shard; settings are those of `records_of`."""
-    if not isinstance(dataset, Shard):
-        records = records_of(dataset, **settings)
-        check_same(ranks, {_KIND: "complete"})
-        _check_complete(ranks, dataset, records)
-        return part_of(records, ranks.rank, ranks.size)
-    records = records_of(dataset.dataset, may_be_empty=ranks.size > 1, **settings)
-    check_same(ranks, {_KIND: "a Shard" if dataset.keys is None else "a Shard with keys"})
-    if dataset.keys is not None:
-        _check_keys(ranks, dataset.keys, records.length)
-    return records
+def own_records(
+    dataset: Any,
+    ranks: Ranks,
+    *,
+    users: Any = None,
+    rows_per_user: int | None = None,
+    missing: str = "drop",
+    **settings: Any,
+) -> tuple[Records, Users | None]:
+    """Return this rank's part of the dataset, or its shard, and its users if there are any.
+
+    Settings are those of `records_of`.
+    """
+    is_shard = isinstance(dataset, Shard)
+    whole = dataset.dataset if is_shard else dataset
+    records = records_of(whole, may_be_empty=is_shard and ranks.size > 1, **settings)
+    kind = "complete" if not is_shard else "a Shard" + " with keys" * (dataset.keys is not None)
+    check_same(ranks, {_KIND: kind, "users": users is not None})
+    own = users_of(users, records, rows_per_user=rows_per_user, missing=missing)
+    if is_shard:
+        if dataset.keys is not None:
+            _check_keys(ranks, dataset.keys, records.length)
+        if own is not None:
+            _check_once(ranks, own.names.tolist(), _SHARED_USER)
+        return records, own
+    _check_complete(ranks, dataset, records, own)
+    if own is not None:
+        return records, own.part(ranks.rank, ranks.size)
+    return part_of(records, ranks.rank, ranks.size), None
 
 
 def check_single_process(name: str) -> None:
@@ -241,11 +267,12 @@ def check_same_step(facts: ReleaseFacts, step: int, noise_multiplier: float) -> 
         )
 
 
-def _check_complete(ranks: Ranks, dataset: Any, records: Records) -> None:
+def _check_complete(ranks: Ranks, dataset: Any, records: Records, users: Users | None) -> None:
     """Raise on every rank if they do not take their parts of the same dataset.
 
-    Compared are lengths, the indices of a ``Subset`` (``random_split`` returns such), and a few
-    rows of tensors in memory. Datasets that fetch their records may augment them at random.
+    Compared are lengths, the indices of a ``Subset`` (``random_split`` returns such), which rows
+    each user has, and a few rows of tensors in memory. Datasets that fetch their records may
+    augment them at random.
     """
     if ranks.size == 1:
         return
@@ -253,6 +280,8 @@ def _check_complete(ranks: Ranks, dataset: Any, records: Records) -> None:
     while isinstance(dataset, Subset):
         indices.update(np.asarray(dataset.indices, np.int64).tobytes())
         dataset = dataset.dataset
+    if users is not None:
+        indices.update(users.rows.tobytes() + users.ends.tobytes())
     if records.is_in_memory:
         places = np.linspace(0, records.length - 1, _COMPARED_ROWS).astype(np.int64)
         rows = [each.cpu() for each in tensors(next(records.batches([places])))]
@@ -285,10 +314,12 @@ def _check_keys(ranks: Ranks, keys: Any, length: int) -> None:
     is_key = [isinstance(each, int | np.integer | str) for each in array.tolist()]
     if not all(is_key) or array.dtype == bool:
         raise InvalidTypeError("keys must be integers or strings, got others")
-    hashes = [blake2b(str(key).encode(), digest_size=16).digest() for key in array.tolist()]
+    _check_once(ranks, array.tolist(), _SHARED_KEY)
+
+
+def _check_once(ranks: Ranks, names: Sequence[object], message: str) -> None:
+    """Raise on every rank if a name occurs twice; ranks compare hashes."""
+    hashes = [blake2b(str(name).encode(), digest_size=16).digest() for name in names]
     gathered = np.concatenate(ranks.all_gather(np.array(hashes, "S16")))
     if np.unique(gathered).size < gathered.size:
-        raise InvalidValueError(
-            "keys must be different for all records of all ranks, got one that occurs twice: a "
-            "record that is there twice counts twice, and the plan protects records that count once"
-        )
+        raise InvalidValueError(message)

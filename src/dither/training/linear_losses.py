@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dither.clipping.linear import LogitGradients, Records
+from dither.clipping.contributions import Records
+from dither.clipping.linear import LogitGradients
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,10 +27,12 @@ from dither.training.history import History, Row, finite
 from dither.training.losses import PerRecordLoss, RecordWeights, find_loss, weigh
 from dither.training.make_private import join
 from dither.training.recipe import Recipe
-from dither.training.resolve import resolve
+from dither.training.records import records_of
+from dither.training.resolve import held, resolve
 from dither.training.run_directory import REACTIVE_PLAN, RESULT, Run, RunDirectory, restore
 from dither.training.settings import Settings
 from dither.training.tuning import choose_learning_rate
+from dither.training.users import users_of
 from dither.types import PrivacyBound, rounded
 
 
@@ -99,6 +101,9 @@ def train(
     workers: int = 0,
     augment: Augment | None = None,
     record_weights: RecordWeights | None = None,
+    users: Any = None,
+    rows_per_user: int | None = None,
+    missing: str = "drop",
     **settings: Unpack[Settings],
 ) -> TrainResult:
     """Train a model privately, from a budget or a plan, and data of (inputs, …, targets).
@@ -135,6 +140,9 @@ def train(
         record_weights: a function from targets to one number per record, from 0 to 1, which
             multiplies its clipped gradient; None is 1 for all. A record's weight must depend on
             that record and public numbers alone.
+        users: as `make_private` takes it: then sizes are numbers of users.
+        rows_per_user: as `make_private` takes it.
+        missing: as `make_private` takes it.
         settings: instead of a plan, what `dither.recipe` takes: ``epsilon``, and any setting that
             it shall not choose. Without ``dataset_size`` the number of records in the data is
             taken as public, and the privacy statement says so.
@@ -159,18 +167,21 @@ def train(
     group = Ranks()
     check_rank_zero_has(group, directory=run.directory)
     check_same(group, {"averaging": averaging, "loss": loss if isinstance(loss, str) else None})
+    records = records_of(held(data), may_be_empty=group.size > 1)
+    users = users_of(users, records, rows_per_user=rows_per_user, missing=missing)
     directory = group.on_rank_zero(
         lambda: None if run.directory is None else RunDirectory(run, run.directory)
     )
     directory = directory if group.is_rank_zero else None  # its errors are raised on all ranks
     by = resolve(
-        model, data, plan, settings,
+        model, data, plan, settings, records=records, users=users,
         optimizer=optimizer, averaging=averaging, ranks=group, directory=directory,
     )  # fmt: skip
     begin = None if directory is None else partial(directory.begin, plan_text(by.plan), by.recipe)
     private = join(
         model, by.optimizer, by.plan, data, seed=seed, workers=workers, augment=augment,
         ledger=begin or run.ledger, run_name=None if directory is None else directory.run,
+        users=users,
     )  # fmt: skip
     search = by.plan.search if isinstance(by.plan, Plan) else None
     search_steps = 0 if search is None else search.steps

@@ -19,6 +19,7 @@ from dither.training.collate import CollateFn
 from dither.training.distributed import Ranks, check_rank_zero_has, check_same_run, own_records
 from dither.training.private import Private
 from dither.training.records import Draws, warn_of_dataset_size
+from dither.training.users import Users
 
 
 def make_private(
@@ -33,6 +34,9 @@ def make_private(
     augment: Augment | None = None,
     ledger: Ledger | str | Path | Callable[[], Ledger] | None = None,
     run_name: str | None = None,
+    users: Any = None,
+    rows_per_user: int | None = None,
+    missing: str = "drop",
 ) -> Private:
     """Join a model, an optimizer, a plan and a dataset for your own private training loop.
 
@@ -64,6 +68,13 @@ def make_private(
             path of one, or a function that opens one when the first step begins. It is for this
             run, or for all runs on the same data.
         run_name: the name of the run in its ledger; None makes one.
+        users: whose each record is, where people have several: one id per record, or a function
+            from a record to its id. Users are then drawn instead of records, the mean gradient of a
+            user's records is clipped as one, the plan's ``dataset_size`` and ``batch_size`` are
+            numbers of users, and ε is for adding or removing a user with all records.
+        rows_per_user: the most records of a user in a step, chosen at random every time; None is 8.
+        missing: what becomes of records whose id is None, NaN or empty: "drop" leaves them out,
+            "own" makes each a user of its own.
 
     Returns:
         A `Private`.
@@ -87,7 +98,8 @@ def make_private(
     check_no_search(plan)
     return join(
         model, optimizer, plan, dataset, collate_fn=collate_fn, seed=seed, workers=workers,
-        augment=augment, ledger=ledger, run_name=run_name,
+        augment=augment, ledger=ledger, run_name=run_name, users=users,
+        rows_per_user=rows_per_user, missing=missing,
     )  # fmt: skip
 
 
@@ -103,6 +115,9 @@ def join(
     augment: Augment | None = None,
     ledger: Ledger | str | Path | Callable[[], Ledger] | None = None,
     run_name: str | None = None,
+    users: Any = None,
+    rows_per_user: int | None = None,
+    missing: str = "drop",
 ) -> Private:
     """Do what `make_private` does, also with a plan that begins with a search."""
     validate.instance(nn.Module, model=model)
@@ -119,13 +134,28 @@ def join(
         ledger if ranks.is_rank_zero else None, name=run_name, is_seeded=seed is not None
     )
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-    records = own_records(dataset, ranks, collate_fn=collate_fn, workers=workers, dtype=dtype)
+    records, own = own_records(
+        dataset, ranks, users=users, rows_per_user=rows_per_user, missing=missing,
+        collate_fn=collate_fn, workers=workers, dtype=dtype,
+    )  # fmt: skip
+    plan = for_users(plan, own)
     check_same_run(ranks, model, optimizer, plan, seed=seed, augment=augment is not None)
-    length = sum(ranks.all_gather(records.length))
+    length = sum(ranks.all_gather(records.length if own is None else own.count))
     source = Source(seed)
-    draws = Draws(records, plan, source, length=length, rank=ranks.rank)
+    draws = Draws(records, own, plan, source, length=length, rank=ranks.rank)
     if ranks.is_rank_zero:
         warn_of_dataset_size(plan, length, stacklevel=4)
     return Private(
         model, optimizer, plan, draws, source=source, augment=augment, account=account, ranks=ranks
     )
+
+
+def for_users(plan: Plan | ReactivePlan, users: Users | None) -> Plan | ReactivePlan:
+    """Return the plan for these users, or for records if there are none."""
+    if users is not None:
+        return plan.for_users(users.rows_per_user)
+    if plan.unit == "user":
+        raise validate.InvalidValueError(
+            "users must be given for a plan that protects users, got None: whose each record is"
+        )
+    return plan

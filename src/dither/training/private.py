@@ -30,6 +30,7 @@ from dither.planning.fixed_state import FixedPlanState
 from dither.planning.resuming import check_state
 from dither.randomness import Source
 from dither.release import ReleaseFacts, Ring, release
+from dither.sampling import Indices
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.augmentation import Augment, Augmentation
 from dither.training.distributed import Ranks, check_same, check_same_step
@@ -37,6 +38,7 @@ from dither.training.errors import StepError
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
 from dither.training.records import Draws
+from dither.training.users import split_rows
 from dither.types import PrivacyBound
 
 _FORMAT = "dither-private-1"
@@ -45,13 +47,13 @@ Tensors: TypeAlias = dict[str, Tensor]
 
 @dataclass
 class _Step:
-    """The current step."""
+    """The current step, of records or of users."""
 
-    drawn: int
-    records: int  # in the batch: one, which is not used, if none was drawn
-    multiplicity: int = 1  # rows per record
-    expected: int = 0  # records whose losses come next
-    received: int = 0  # records whose losses have come
+    rows: Tensor  # in the batch, of each that was drawn; one, which is not used, if none was
+    is_empty: bool
+    multiplicity: int = 1  # augmented copies per row
+    expected: Tensor = field(default_factory=lambda: torch.zeros(0))
+    received: int = 0  # records or users whose losses have come; those expected come next
     sums: Tensors = field(default_factory=dict)  # of clipped gradients, by parameter
 
 
@@ -149,21 +151,24 @@ class Private:
 
         Args:
             batch: what `batches` gave, complete.
-            size: the most records per part.
+            size: the most records per part. A user's records are in one part, which may be larger
+                if that user has more.
         """
         size, step = validate.count(size=size), self._step
         k = 1 if step is None else step.multiplicity
-        rows = {tensor.shape[:1] for tensor in tensors(batch)}
-        if step is None or step.received or (step.records * k,) not in rows:
+        lengths = {tensor.shape[:1] for tensor in tensors(batch)}
+        if step is None or step.received or (int(step.rows.sum()) * k,) not in lengths:
             raise StepError(
                 "private.microbatches must get the batch that private.batches() gave last, with "
                 "all its rows, before any private.backward(losses) for it"
             )
-        for start in range(0, step.records, size):
-            stop = min(step.records, start + size)
-            part = slice_rows(batch, slice(start * k, stop * k), step.records * k)
-            self._record(step, stop - start)
+        start, total = 0, int(step.rows.sum())
+        for rows in split_rows(step.rows, size):
+            stop = start + int(rows.sum())
+            part = slice_rows(batch, slice(start * k, stop * k), total * k)
+            self._record(step, rows)
             yield part
+            start = stop
 
     def backward(self, losses: Tensor, record_weights: Tensor | None = None) -> None:
         """Add the clipped gradients of a batch, or of a microbatch, to the step's sum.
@@ -184,7 +189,8 @@ class Private:
                 "private.backward(losses) was called twice for the same records: call it once per "
                 "batch or microbatch, then private.optimizer.step()"
             )
-        check_losses(losses, step.expected * step.multiplicity)
+        rows = step.expected * step.multiplicity
+        check_losses(losses, int(rows.sum()))
         if record_weights is not None:
             check_weights(record_weights, len(losses))
         if losses is self._last_losses():
@@ -194,10 +200,10 @@ class Private:
             )
         self._stop_recording()  # what is computed again in the backward pass is no call
         clip = Clip(self.plan.clip_norm, self.plan.clipping)
-        clipped = clip_recording(recording, losses, clip, step.multiplicity, record_weights)
-        for name, part in clipped.gradients.items() if step.drawn else ():
+        clipped = clip_recording(recording, losses, clip, rows, record_weights)
+        for name, part in clipped.gradients.items() if not step.is_empty else ():
             step.sums[name] = step.sums[name].add_(part) if name in step.sums else part.double()
-        step.received += step.expected
+        step.received += len(rows)
         self._last_losses = ref(losses)
 
     def is_registered(self, run: str) -> bool:
@@ -251,8 +257,8 @@ class Private:
         self._model_hooks.remove()
         self._account.end()
 
-    def _begin_loop(self, loop: "Batches") -> Iterator[tuple[Any, int]]:
-        """Make a loop the current one, and return its batches and their sizes."""
+    def _begin_loop(self, loop: "Batches") -> Iterator[tuple[Any, Indices]]:
+        """Make a loop the current one, and return its batches and the rows of those drawn."""
         self._loop = loop
         self._end_step()
         self.run = self._ranks.on_rank_zero(lambda: self._account.register(self.plan))
@@ -261,29 +267,30 @@ class Private:
         with self._randomness():
             return self._draws.batches(self.step, self.plan.steps)
 
-    def _begin_step(self, fetched: Iterator[tuple[Any, int]]) -> Any:
+    def _begin_step(self, fetched: Iterator[tuple[Any, Indices]]) -> Any:
         check_layers(self.model)
         self._randomness.begin("data", self.step)
         with self._randomness():
             batch, drawn = next(fetched)
             device = next(self.model.parameters()).device
             batch = map_tensors(batch, lambda tensor: tensor.to(device))
-            step = _Step(drawn, max(drawn, 1))
+            rows = torch.from_numpy(drawn) if drawn.size else torch.ones(1, dtype=torch.int64)
+            step = _Step(rows, is_empty=not drawn.size)
             if self._augmentation is not None:
-                batch, step.multiplicity = self._augmentation.apply(batch, step.records)
+                batch, step.multiplicity = self._augmentation.apply(batch, int(rows.sum()))
         self._randomness.begin("model", self.step)
         if (z := self._state.noise_multiplier) is not None:
             self._account.begin(*self.plan.charge_of(self.step, z))
         self._optimizer_hooks.begin_step()
         self._step = step
-        self._record(step, step.records)
+        self._record(step, rows)
         return batch
 
-    def _record(self, step: _Step, records: int) -> None:
-        """Record what the model does to the next records."""
-        step.expected = records
+    def _record(self, step: _Step, rows: Tensor) -> None:
+        """Record what the model does to the rows of the next records or users."""
+        step.expected = rows
         self._recording = RecordedBatch(
-            self.model, records * step.multiplicity, self._checks, self._randomness
+            self.model, int(rows.sum()) * step.multiplicity, self._checks, self._randomness
         )
         self._model_hooks.begin(self._recording)
 
@@ -359,7 +366,7 @@ class Private:
                 "release, and gradients of a plain loss.backward() have no noise; take a batch "
                 "from private.batches(), and call private.backward(losses) for it"
             )
-        if step.received != step.records:
+        if step.received != len(step.rows):
             raise StepError(
                 "optimizer.step() was called before private.backward(losses) for all records that "
                 "were drawn: go through all of private.microbatches(batch, size) first"
@@ -373,7 +380,7 @@ class Batches:
 
     def __init__(self, private: Private, steps: int) -> None:
         self._private, self._steps, self._given = private, steps, 0
-        self._fetched: Iterator[tuple[Any, int]] | None = None
+        self._fetched: Iterator[tuple[Any, Indices]] | None = None
 
     def __len__(self) -> int:
         return self._steps

@@ -19,6 +19,7 @@ from dither.planning import Plan, ReactivePlan
 from dither.randomness import Source
 from dither.sampling import Indices, sampler_for
 from dither.training.collate import Collate, CollateFn, Finding, leaves_of, plain
+from dither.training.users import Users
 from dither.validate import InvalidTypeError, InvalidValueError
 
 
@@ -36,6 +37,10 @@ class InMemory:
 
     def __len__(self) -> int:
         return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a record."""
+        return plain(self._tensors, itemgetter(index))
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Return a list of records, for a ``collate_fn``."""
@@ -63,6 +68,10 @@ class InSubset:
         """Yield one batch per draw; an empty subset gives records of the others."""
         return self._base.batches(self._indices[draw] if self.length else draw for draw in draws)
 
+    def __getitem__(self, index: int) -> Any:
+        """Return a record."""
+        return self._base[int(self._indices[index])]
+
 
 class FromDataset:
     """A map-style dataset behind torch's ``DataLoader``."""
@@ -73,6 +82,10 @@ class FromDataset:
         self.dataset, self.length, self._workers = dataset, len(dataset), workers
         self._collate = Collate(collate_fn)
         self._has_warned = False
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a record, as the dataset gives it."""
+        return self.dataset[index]
 
     def batches(self, draws: Iterable[Indices]) -> Iterator[Any]:
         """Return one batch per draw; workers begin at once to fetch a few draws ahead."""
@@ -112,34 +125,44 @@ Records: TypeAlias = InMemory | InSubset | FromDataset
 
 
 class Draws:
-    """The batches of the steps to come: which records each has, and their rows.
+    """The batches of the steps to come: which records or users each has, and their rows.
 
     Args:
         records: this rank's records.
+        users: this rank's users, if users are drawn instead of records.
         plan: how to sample.
         source: opens a stream of random numbers for every step.
-        length: how many records all ranks have together.
+        length: how many records or users all ranks have together.
         rank: of this process.
     """
 
     def __init__(
-        self, records: Records, plan: Plan | ReactivePlan, source: Source, *, length: int, rank: int
+        self,
+        records: Records,
+        users: Users | None,
+        plan: Plan | ReactivePlan,
+        source: Source,
+        *,
+        length: int,
+        rank: int,
     ) -> None:
-        self._records, self._plan, self._source, self._length = records, plan, source, length
+        self._records, self._users, self._plan, self._source = records, users, plan, source
+        self._length, self._own_length = length, records.length if users is None else users.count
         self._of_rank = f" of rank {rank}" if rank else ""
-        self._drawn: dict[int, Indices] = {}
+        self._drawn: dict[int, tuple[Indices, Indices]] = {}
         self.restart(0)
 
-    def batches(self, first: int, last: int) -> Iterator[tuple[Any, int]]:
-        """Return the batches of steps ``first`` to ``last`` - 1, and how many records each has.
+    def batches(self, first: int, last: int) -> Iterator[tuple[Any, Indices]]:
+        """Return the batches of steps ``first`` to ``last`` - 1, and the rows of those drawn.
 
-        A step that was drawn before and not taken has the same records again. An empty draw comes
-        as one record, and has 0 records.
+        The rows are how many each record (1) or user has, in the order of the batch. A step that
+        was drawn before and not taken has the same ones again. An empty draw comes as one record,
+        and has no rows.
         """
-        sizes: list[int] = []
+        counts: list[Indices] = []
         self._drawn = {step: draw for step, draw in self._drawn.items() if step >= first}
-        fetched = self._records.batches(self._draw(first, last, sizes))
-        return ((batch, sizes.pop(0)) for batch in fetched)
+        fetched = self._records.batches(self._draw(first, last, counts))
+        return ((batch, counts.pop(0)) for batch in fetched)
 
     def forget(self, step: int) -> None:
         """Forget the records of a step that was taken."""
@@ -151,18 +174,23 @@ class Draws:
         self._sampler = sampler_for(
             self._plan,
             length=self._length,
-            own_length=self._records.length,
+            own_length=self._own_length,
             subsets=self._source.stream(f"subsets{self._of_rank}", step),
         )
 
-    def _draw(self, first: int, last: int, sizes: list[int]) -> Iterator[Indices]:
+    def _draw(self, first: int, last: int, counts: list[Indices]) -> Iterator[Indices]:
         for step in range(first, last):
             if step not in self._drawn:
                 stream = self._source.stream(f"sampling{self._of_rank}", step)
-                self._drawn[step] = self._sampler.draw(self._records.length, stream, step)
-            draw = self._drawn[step]
-            sizes.append(draw.size)
-            yield draw if draw.size else np.zeros(1, np.int64)
+                draw = self._sampler.draw(self._own_length, stream, step)
+                if self._users is None:
+                    self._drawn[step] = draw, np.ones(draw.size, np.int64)
+                else:
+                    stream = self._source.stream(f"rows{self._of_rank}", step)
+                    self._drawn[step] = self._users.draw(draw, stream)
+            records, count = self._drawn[step]
+            counts.append(count)
+            yield records if records.size else np.zeros(1, np.int64)
 
 
 def records_of(
@@ -215,9 +243,9 @@ def warn_of_dataset_size(plan: Plan | ReactivePlan, length: int, *, stacklevel: 
     """Warn if there are far more or fewer records than were planned for."""
     if not 0.5 <= length / plan.dataset_size <= 2.0:
         warnings.warn(
-            f"the dataset has another number of records than the plan, {plan.dataset_size:,}, "
-            "by more than a factor of two: the claim holds if every record occurs once, but the "
-            "step sizes and the noise were planned for batches of another size",
+            f"the dataset has another number of {plan.unit}s than the plan, {plan.dataset_size:,}, "
+            f"by more than a factor of two: the claim holds if every {plan.unit} occurs once, but "
+            "the step sizes and the noise were planned for batches of another size",
             stacklevel=stacklevel,
         )
 

@@ -13,12 +13,14 @@ from dither.planning import Plan, ReactivePlan
 from dither.training.averaging import find_averaging
 from dither.training.distributed import Ranks, Shard, check_same
 from dither.training.evaluation import arguments_of
+from dither.training.make_private import for_users
 from dither.training.optimizers import UNIT_RATES, given_optimizer, named_optimizer
 from dither.training.recipe import Recipe, given_text, recipe
-from dither.training.records import Records, check_pair, records_of
+from dither.training.records import Records, check_pair
 from dither.training.rule import GIVEN
 from dither.training.run_directory import RunDirectory
 from dither.training.settings import for_momentum, frozen
+from dither.training.users import Users
 
 FROM_DATA = "counted in the data, taken as public"
 
@@ -39,6 +41,8 @@ def resolve(
     plan: Plan | ReactivePlan | Recipe | None,
     settings: Mapping[str, Any],
     *,
+    records: Records,
+    users: Users | None,
     optimizer: Any,
     averaging: str | None,
     ranks: Ranks,
@@ -65,12 +69,12 @@ def resolve(
             if isinstance(name, str)
             else given_optimizer(name, model)
         )
-        known = ranks.on_rank_zero(lambda: _saved_plan(directory, plan))
+        own = for_users(plan, users)
+        known = ranks.on_rank_zero(lambda: _saved_plan(directory, own))
         return Resolved(known, built, None if averaging == "none" else averaging)
     named = optimizer if isinstance(optimizer, str) else None
     if plan is None:
-        records = records_of(_held(data), may_be_empty=ranks.size > 1)
-        lengths = ranks.all_gather(records.length)
+        lengths = ranks.all_gather(records.length if users is None else users.count)
         length = sum(lengths) if isinstance(data, Shard) else lengths[0]
         given |= {"optimizer": named, "averaging": averaging}
         made = ranks.on_rank_zero(lambda: find_recipe(model, records, length, given, directory))
@@ -86,11 +90,12 @@ def resolve(
         made = _with_given_optimizer(made, built)
     else:
         built = made.build_optimizer(model)
-    known = ranks.on_rank_zero(lambda: _saved_plan(directory, made.plan()))
+    known = ranks.on_rank_zero(lambda: _saved_plan(directory, for_users(made.plan(), users)))
     return Resolved(known, built, made.averaging, made)
 
 
-def _held(data: Any) -> Any:
+def held(data: Any) -> Any:
+    """Return the data of a shard, or the data."""
     return data.dataset if isinstance(data, Shard) else data
 
 
@@ -156,7 +161,16 @@ def _saved_plan(directory: RunDirectory | None, plan: Plan | ReactivePlan) -> Pl
     saved = None if directory is None or not isinstance(plan, Plan) else directory.load_plan()
     if not isinstance(plan, Plan) or saved is None:
         return plan
-    sizes = ("steps", "dataset_size", "batch_size", "sampling", "clipping", "clip_norm", "search")
+    sizes = (
+        "steps",
+        "dataset_size",
+        "batch_size",
+        "sampling",
+        "clipping",
+        "clip_norm",
+        "search",
+        "rows_per_user",
+    )
     is_same = (
         all(getattr(saved, name) == getattr(plan, name) for name in sizes)
         and np.allclose(saved.noise_multipliers, plan.noise_multipliers, rtol=1e-5)

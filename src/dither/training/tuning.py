@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dither.clipping.batch import Loss, forward, slice_rows, tensors
+from dither.clipping.engine import mean_over_rows
 from dither.planning import Plan
 from dither.planning.fixed_state import FixedPlanState
 from dither.release import Ring
@@ -160,9 +161,9 @@ def _release_scores(private: Private, scores: Tensor) -> tuple[Tensor, float]:
         raise StepError("scores need a batch from private.batches()")
     k = scores.shape[1]
     unit = 2.0 / math.sqrt(k) * private.plan.clip_norm
-    per_record = scores.view(step.records, step.multiplicity, k).mean(1)
+    per_record = mean_over_rows(scores, step.rows * step.multiplicity)
     centred = torch.nan_to_num(per_record, nan=0.0).clamp(0.0, 1.0) - 0.5
-    total = unit * centred.sum(0) if step.drawn else centred.new_zeros(k)
+    total = unit * centred.sum(0) if not step.is_empty else centred.new_zeros(k)
     released = {"scores": torch.zeros_like(total)}
     facts = private._release_sums(z, {"scores": total}, released)
     return released["scores"] / unit + 0.5, facts.noise / unit

@@ -16,7 +16,13 @@ added up in blocks of 64 terms: with u the unit roundoff, sums of 64 equal terms
 14u, and T/64 such sums by T/320·u more.
 """
 
-from dither.clipping.contributions.base import Contribution, Lookup, PerRecord, unit_roundoff
+from dither.clipping.contributions.base import (
+    Contribution,
+    Lookup,
+    PerRecord,
+    Records,
+    unit_roundoff,
+)
 from dither.clipping.contributions.outer import MAX_KEPT, Factor, Outer
 from dither.clipping.contributions.summed import Summed
 
@@ -27,6 +33,7 @@ __all__ = [
     "Lookup",
     "Outer",
     "PerRecord",
+    "Records",
     "Summed",
     "unit_roundoff",
 ]

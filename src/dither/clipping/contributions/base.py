@@ -2,10 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Self
+from typing import Self, TypeAlias
 
 import torch
 from torch import Tensor
+
+Records: TypeAlias = slice | Tensor
+"""Which records, as an index of a tensor: a slice if they are neighbours, which are not copied."""
 
 BLOCK = 256
 """Squares are added up in blocks of this length, so that rounding errors do not pile up."""
@@ -92,7 +95,7 @@ class Contribution(ABC):
         """Return Σ_i weights[i]·gradient[i]."""
 
     @abstractmethod
-    def select(self, records: Tensor) -> Self:
+    def select(self, records: Records) -> Self:
         """Return the contribution of these records alone."""
 
     @abstractmethod
@@ -137,7 +140,7 @@ class PerRecord(Contribution):
             return (flat * weights.unsqueeze(1)).sum(0).view(self.gradients.shape[1:])
         return (weights @ flat).view(self.gradients.shape[1:])
 
-    def select(self, records: Tensor) -> Self:
+    def select(self, records: Records) -> Self:
         return type(self)(self.gradients[records])
 
     def double(self) -> Self:
@@ -190,7 +193,7 @@ class Lookup(Contribution):
         table = self.values.new_zeros(self.height, self.width)
         return table.index_add_(0, indices, sums * weights[owners, None])
 
-    def select(self, records: Tensor) -> Self:
+    def select(self, records: Records) -> Self:
         return type(self)(self.indices[records], self.values[records], self.height)
 
     def double(self) -> Self:

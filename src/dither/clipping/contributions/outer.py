@@ -10,6 +10,7 @@ from torch import Tensor
 from dither.clipping.contributions.base import (
     Contribution,
     PerRecord,
+    Records,
     block_norms,
     cancellation_bound,
     chunks,
@@ -52,7 +53,7 @@ class Factor:
         """Return memory for the factors of that many records, if they are to be copied."""
         return None
 
-    def select(self, records: Tensor) -> "Factor":
+    def select(self, records: Records) -> "Factor":
         """Return the factors of these records alone."""
         return Factor(self.values[records])
 
@@ -139,7 +140,7 @@ class Outer(Contribution):
                 total.baddbmm_(left.transpose(1, 2), _by_group(right))
         return total.view(self.shape).permute(self.axes)
 
-    def select(self, records: Tensor) -> Self:
+    def select(self, records: Records) -> Self:
         made = type(self)(self.left[records], self.right.select(records), self.shape, self.axes)
         made._kept = None if self._kept is None else self._kept.select(records)
         return made

@@ -9,6 +9,7 @@ from torch import Tensor
 from dither.clipping.contributions.base import (
     Contribution,
     Lookup,
+    Records,
     cancellation_bound,
     chunks,
     row_norms,
@@ -35,7 +36,7 @@ class Summed(Contribution):
         )
         squared, hidden = [], []
         for i, j in chunks(self.records, held, 0 if inner else self.size):
-            exact = self.select(torch.arange(i, j)).double()
+            exact = self.select(slice(i, j)).double()
             if inner:
                 norms, error = exact._norms_by_inner_products()
                 hidden.append(error)
@@ -53,7 +54,7 @@ class Summed(Contribution):
         first, *others = (part.weighted_sum(weights) for part in self.parts)
         return sum(others, start=first)
 
-    def select(self, records: Tensor) -> Self:
+    def select(self, records: Records) -> Self:
         return type(self)([part.select(records) for part in self.parts])
 
     def double(self) -> Self:

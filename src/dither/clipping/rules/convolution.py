@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dither.clipping.contributions import Contribution, Factor, Outer, PerRecord
+from dither.clipping.contributions import Contribution, Factor, Outer, PerRecord, Records
 from dither.clipping.rules.registry import Call, UnsupportedCallError, register
 
 
@@ -43,7 +43,7 @@ class ShiftedInputs(Factor):
         """Return memory for the shifted inputs of that many records."""
         return self._view.new_empty(records, *self._view.shape[1:])
 
-    def select(self, records: Tensor) -> "ShiftedInputs":
+    def select(self, records: Records) -> "ShiftedInputs":
         """Return the factors of these records alone."""
         return ShiftedInputs(self._view[records], self._dims, self._stored)
 
