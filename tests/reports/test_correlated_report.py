@@ -114,6 +114,10 @@ def test_the_ledger_counts_cycles(
     assert (first["bands"], first["spent"], first["planned"]) == (3, 3, 3)
     assert (second["bands"], second["spent"], second["planned"]) == (1, 6, 6)
     assert first["epsilon"] == plan.bound.epsilon
+    names = [*ledger.runs]
+    assert ledger.total_of(names[0], delta=1e-3) == plan.bound
+    assert ledger.total_of(names[1], delta=1e-3).sampling == "poisson"
+    assert ledger.total(1e-3).sampling == "cyclic and poisson"
     ledger.close()
     assert main(["ledger", "show", str(path)]) == 0
     out = capsys.readouterr().out
