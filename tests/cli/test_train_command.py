@@ -325,6 +325,7 @@ def test_correlated_noise_is_in_the_statement(
 ) -> None:
     argv = ["train", "--model", "linear", "--steps", "24", "--batch-size", "20", "--epsilon", "8"]
     run_dir = tmp_path / "run"
+    argv += ["--sampling", "cyclic"]
     assert main([*argv, "--noise", "correlated", "--compare", "--run-dir", str(run_dir)]) == 0
     captured = capsys.readouterr()
     assert "warning" not in captured.err

@@ -39,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, default_steps=5_000)
     parser.add_argument("--noise", choices=NOISES, default="optimal", help="the one to save")
     parser.add_argument("--clipping", choices=CLIPPINGS, default="flat", help=CLIPPING_HELP)
-    parser.add_argument("--sampling", choices=SAMPLINGS, default="poisson")
+    parser.add_argument(
+        "--sampling", choices=SAMPLINGS, default="poisson",
+        help="how batches are drawn; correlated noise is cyclic where the others are poisson",
+    )  # fmt: skip
     parser.add_argument("--accountant", choices=ACCOUNTANTS, default="pld")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
@@ -85,12 +88,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _compared(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the noises to compare: correlated noise is not for batches of a fixed size."""
-    if arguments.sampling == "poisson":
-        return NOISES
-    if arguments.noise == _CORRELATED:
+    is_fixed, is_correlated = arguments.sampling == "fixed", arguments.noise == _CORRELATED
+    if is_fixed and is_correlated:
         raise validate.InvalidValueError(
-            f"sampling must be poisson for correlated noise, got {arguments.sampling!r}"
+            f"sampling must be poisson or cyclic for correlated noise, got {arguments.sampling!r}"
         )
+    if arguments.sampling == "cyclic" and not is_correlated:
+        raise validate.InvalidValueError(
+            "sampling must be poisson or fixed unless --noise correlated is given, got 'cyclic'"
+        )
+    if not is_fixed:
+        return NOISES
     return tuple(name for name in NOISES if name != _CORRELATED)
 
 
@@ -111,7 +119,7 @@ def _plan(arguments: argparse.Namespace, schedule: "Schedule", steps: int, noise
             stepsizes=schedule,
             noise=noise,
             accountant=arguments.accountant,
-            sampling=arguments.sampling,
+            sampling="fixed" if arguments.sampling == "fixed" else "poisson",
         )
 
 
