@@ -13,8 +13,9 @@ import dither
 from dither import Plan
 from dither.ledger import Ledger
 from dither.noise import Correlated
-from dither.training import Run
+from dither.training import Private, Run
 from dither.training.resolve import _with_given_optimizer
+from dither.training.run_directory import RunDirectory
 from dither.training.statement import statement
 
 RECORDS, STEPS = 400, 24
@@ -104,6 +105,29 @@ def test_an_interrupted_run_goes_on_with_whole_cycles(tmp_path: Path) -> None:
     assert f"assigned to one of {bands} subsets" in text
     assert f"Each cycle of {bands} steps is accounted as one step" in text
     assert f"Gaussian noise, correlated within {bands} consecutive steps," in text
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, [4, 8, 10]), (4, [4, 8, 10]), (5, [8, 10])])
+def test_checkpoints_are_between_cycles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, expected: list[int]
+) -> None:
+    steps, save = [], RunDirectory.save
+
+    def watched(self: RunDirectory, private: Private, average: Any) -> None:
+        steps.append(private.step)
+        save(self, private, average)
+
+    monkeypatch.setattr(RunDirectory, "save", watched)
+    plan = Plan.from_noise_multipliers(
+        [1.0] * 10,
+        delta=1e-3,
+        dataset_size=RECORDS,
+        batch_size=20,
+        correlation=(1.0, 0.4, 0.2, 0.1),
+    )
+    run = Run(tmp_path / "run", checkpoint_every=every)
+    dither.train(nn.Linear(4, 2), DATA, plan, run=run, progress=False)
+    assert steps == expected
 
 
 def test_a_resumed_run_keeps_its_plan_unless_the_noise_is_another(tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number,
         default=50,
         metavar="STEPS",
-        help="steps between checkpoints in --run-dir",
+        help="steps between checkpoints in --run-dir; with correlated noise, rounded up to whole "
+        "cycles",
     )
     output.add_argument(
         "--canaries",

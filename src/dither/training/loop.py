@@ -177,6 +177,8 @@ def train(
     average = Average(model, by.averaging, by.plan.steps - search_steps)
     saved = group.on_rank_zero(lambda: None if directory is None else directory.load())
     restore(private, average, saved)
+    bands = by.plan.bands
+    interval = -(-run.checkpoint_every // bands) * bands  # a resumed run pays for whole cycles
     history = History(None if directory is None else directory.path, private.step)
     per_record = PerRecordLoss(criterion)
 
@@ -206,7 +208,7 @@ def train(
             average.update(private.step - search_steps)
             if group.is_rank_zero and private.step % every == 0:
                 add_row()
-            if directory is not None and private.step % run.checkpoint_every == 0:
+            if directory is not None and private.step % interval == 0:
                 directory.save(private, average)
     if group.is_rank_zero and (not history.rows or history.rows[-1].step != private.step):
         add_row()
