@@ -189,6 +189,7 @@ def test_a_run_resumes_with_whole_cycles_and_an_empty_ring(
     with pytest.warns(UserWarning, match="steps") as seen:
         again.load_state_dict(state)
     assert "2 steps were charged in whole cycles and not taken" in str(seen[-1].message)
+    assert {each.filename for each in seen} == {__file__}
     # Two cycles are spent, and ten steps are left: three more cycles, one more than was planned.
     assert (again.step, again.steps_left, again.plan.steps) == (8, 10, 18)
     assert again.plan.charges.size == 5
