@@ -137,17 +137,17 @@ class Correlated:
         if not designs:
             return None
         design = min(designs, key=lambda each: error(workload, each))
-        found, optimal = error(workload, design), self._error_of_optimal(workload, eta, budget)
+        reached, optimal = error(workload, design), self._error_of_optimal(workload, eta, budget)
         if given:
             z = calibrate(np.ones(eta.size), budget)
             usual = error(workload, Design(np.full(eta.size, z), (1.0,)))
-            if found > min(optimal, usual):
+            if reached > min(optimal, usual):
                 validate.warn(
                     f"correlated noise of {self.bands} bands gives the iterates "
-                    f"{found / usual:.3g} times the variance that uniform noise does, and optimal "
+                    f"{reached / usual:.3g} times the variance that uniform noise does, and optimal "
                     f'noise {optimal / usual:.3g} times: take noise="optimal", or bands="auto"'
                 )
-        return design if given or found < optimal else None
+        return design if given or reached < optimal else None
 
     def workload(self, stepsizes: FloatArray, lags: int = _LAGS) -> Workload:
         """Return what noise does to a run with these step sizes."""
