@@ -85,13 +85,16 @@ def test_correlated_noise_is_compared_saved_and_accounted(
 
 
 def test_where_correlated_noise_gains_nothing_one_line_says_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     saved = tmp_path / "plan.json"
     argv = ["plan", "--steps", "20", "--dataset-size", "1000", "--batch-size", "1000"]
     assert main([*argv, "--noise", "correlated", "--save", str(saved)]) == 0
     captured = capsys.readouterr()
     assert captured.out.count("gains nothing over optimal noise here") == 1
+    assert "correlated: optimal" in captured.out
+    assert "The optimal plan is in" in captured.out
     assert "warning" not in captured.err
     made = Plan.from_json(saved.read_text(encoding="utf-8"))
     assert (made.sampling, made.bands, made.correlation) == ("poisson", 1, None)

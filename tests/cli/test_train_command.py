@@ -342,7 +342,11 @@ def test_correlated_noise_is_in_the_statement(
     assert "dither train: warning: correlated noise gains nothing over optimal noise here" in (
         captured.err
     )
-    assert "subsets" not in captured.out.split("Training:")[1]
+    assert "subsets" not in captured.out
+    table = captured.out.split("Training:")[0]
+    assert re.search(r"^noise +Optimal.* gains nothing over optimal noise here$", table, re.M)
+    assert "│ Optimal" in table
+    assert "│ correlated" not in table
 
 
 def test_a_full_batch_is_in_the_statement(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ from torch.optim import SGD, Adam, Optimizer
 import dither
 from dither import Plan
 from dither.ledger import Ledger
-from dither.noise import Correlated
+from dither.noise import Correlated, Optimal
+from dither.reports import run_report
 from dither.training import Private, Run
 from dither.training.resolve import _with_given_optimizer
 from dither.training.run_directory import RunDirectory
@@ -66,6 +67,32 @@ def test_a_given_optimizer_has_its_own_momentum(kind: Any, momentum: float) -> N
     made = _with_given_optimizer(recipe_of(noise="correlated"), optimizer)
     assert made.noise == Correlated(momentum=momentum)
     assert _with_given_optimizer(recipe_of(noise="optimal"), optimizer).noise == "optimal"
+
+
+@pytest.mark.filterwarnings("ignore:correlated noise gains nothing")
+@pytest.mark.parametrize("sampling", [None, "poisson", "cyclic"])
+def test_where_correlation_gains_nothing_a_recipe_says_what_its_plan_has(
+    sampling: str | None, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "batch_size": 200, "epsilon": 1.0, "noise": "correlated"}
+    if sampling is not None:
+        settings["sampling"] = sampling
+    made = dither.recipe(nn.Linear(4, 2), dataset_size=RECORDS, **settings)
+    assert (made.noise, made.sampling) == (Optimal(momentum=0.9), "poisson")
+    assert made.reasons["noise"] == "correlated noise gains nothing over optimal noise here"
+    plan = made.plan()
+    assert isinstance(plan, Plan)
+    assert plan.correlation is None
+    sgd = dither.recipe(nn.Linear(4, 2), dataset_size=RECORDS, optimizer="sgd", **settings)
+    assert (sgd.noise, sgd.sampling) == ("optimal", "poisson")
+    for resume in (False, True):
+        run = Run(tmp_path / "run", resume=resume)
+        result = dither.train(nn.Linear(4, 2), DATA, run=run, progress=False, **settings)
+        assert result.recipe is not None
+        assert (result.recipe.noise, result.plan) == (made.noise, plan)
+    rows = {name: (value, why) for name, value, why in run_report(tmp_path / "run").settings}
+    assert rows["noise"] == (repr(made.noise), made.reasons["noise"])
+    assert rows["sampling"][0] == "poisson"
 
 
 def test_bad_combinations_are_refused() -> None:

@@ -144,8 +144,9 @@ class Correlated:
             if reached > min(optimal, usual):
                 validate.warn(
                     f"correlated noise of {self.bands} bands gives the iterates "
-                    f"{reached / usual:.3g} times the variance that uniform noise does, and optimal "
-                    f'noise {optimal / usual:.3g} times: take noise="optimal", or bands="auto"'
+                    f"{reached / usual:.3g} times the variance that uniform noise does, and "
+                    f'optimal noise {optimal / usual:.3g} times: take noise="optimal", or '
+                    'bands="auto"'
                 )
         return design if given or reached < optimal else None
 
