@@ -89,6 +89,11 @@ def test_a_run_that_lost_a_part_of_a_cycle(tmp_path: Path) -> None:
     assert report.cycles is not None
     assert report.cycles.spent == report.cycles.planned
     assert len(report.fingerprints) == 2
+    assert report.facts is not None
+    assert (report.facts.steps, report.facts.charges) == (8, report.cycles.spent)
+    lost = report.cycles.spent - 3
+    assert f"'Cycles lost', '{lost} after a crash" in text_of(report)
+    assert "Steps lost" not in text_of(report)
     assert np.isfinite(chart_of(report, "noise").series[0].y).all()
 
 

@@ -337,8 +337,9 @@ def test_optimizers_that_undo_the_gain_are_warned_of(kind: Any) -> None:
 
 def test_the_statement_says_how_records_were_drawn() -> None:
     run = private(plan())
-    released(run)
+    released(run, 5)
     text = " ".join(statement(run).split())
+    assert "Training: 5 steps, charged as 2 cycles of at most 4 steps." in text
     assert "Cyclic Poisson sampling" in text
     assert "one of 4 subsets" in text
     assert "4·q = 0.4" in text

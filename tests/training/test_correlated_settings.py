@@ -128,7 +128,11 @@ def test_an_interrupted_run_goes_on_with_whole_cycles(tmp_path: Path) -> None:
     assert result.bound.epsilon <= SETTINGS["epsilon"]
     [run] = Ledger(tmp_path / "run", create=False).runs.values()
     assert len(run.spent) == result.plan.charges.size > -(-STEPS // bands)
+    assert result.steps == STEPS
     text = " ".join(statement(result).split())
+    charged = f"{STEPS} steps, charged as {len(run.spent)} cycles of at most {bands} steps."
+    assert f"Training: {charged}" in text
+    assert f"Training: {charged}" in " ".join(run_report(tmp_path / "run").statement)
     assert f"assigned to one of {bands} subsets" in text
     assert f"Each cycle of {bands} steps is accounted as one step" in text
     assert f"Gaussian noise, correlated within {bands} consecutive steps," in text
