@@ -192,7 +192,7 @@ def budget_of(epsilon: float, sample_rate: float) -> Budget:
 CELLS = {
     "small noise": (np.ones(50), 8.0, 0.05, {4}),
     "shaped": (np.linspace(1.0, 0.05, 60), 8.0, 0.05, {16}),
-    "little to gain": (np.ones(200), 3.0, 0.05, {2}),
+    "little to gain": (np.ones(200), 3.0, 0.05, {1}),
     "headroom that cannot be used": (np.ones(200), 2.0, 0.05, {1}),
     "large noise": (np.linspace(1.0, 0.05, 100), 0.3, 0.1, {1}),
     "rate of 1/2": (np.ones(20), 1.0, 0.5, {1}),
@@ -214,7 +214,7 @@ def test_never_worse_than_optimal_noise(cell: str) -> None:
     assert (design.alphas == design.alphas[cycles * b]).all()
     W = dense_workload(eta, 0.0, 0.03)
     optimal = Design(Optimal().alphas(eta, budget=budget), (1.0,))
-    assert dense_error(W, design) < dense_error(W, optimal)
+    assert dense_error(W, design) < 0.9 * dense_error(W, optimal)
     # Up to a scale very close to 1, it meets the budget.
     spent = accounting.epsilon(
         design.alphas, sample_rate=q, delta=DELTA, sampling="cyclic", bands=b

@@ -28,6 +28,9 @@ CANDIDATES = (2, 4, 8, 16)
 """Numbers of bands that ``bands="auto"`` tries."""
 
 _HEADROOM = 1.3
+_WORTHWHILE = 0.9
+"""Less of the error of optimal noise must be left: a smaller gain was seen to cost accuracy, since
+the first models have more noise than with optimal noise."""
 _CLOSE = 1.05
 """Candidates whose error with uniform noise is this close to the least get a schedule each."""
 _LAGS = 1024
@@ -148,7 +151,7 @@ class Correlated:
                     f'optimal noise {optimal / usual:.3g} times: take noise="optimal", or '
                     'bands="auto"'
                 )
-        return design if given or reached < optimal else None
+        return design if given or reached < _WORTHWHILE * optimal else None
 
     def workload(self, stepsizes: FloatArray, lags: int = _LAGS) -> Workload:
         """Return what noise does to a run with these step sizes."""
