@@ -127,7 +127,7 @@ class PrivacyBound:
         delta: δ.
         lower: a certified lower bound on the ε of the mechanism's dominating pair, if known.
         accountant: which method gave it.
-        sampling: "poisson", "fixed" or "full".
+        sampling: "poisson", "fixed", "full" or "cyclic"; of several runs also "cyclic and poisson".
         adjacency: "add-remove" or "replace-one": how neighbouring datasets differ.
         unit: what is added, removed or replaced: "record" or "user".
         is_upper_bound: whether ``epsilon`` is proven; if not, it is an estimate.

@@ -14,6 +14,8 @@ and squares and products of numbers inside neither overflow nor vanish.
 
 import math
 import os
+import sys
+import warnings
 from collections.abc import Collection, Iterable
 from numbers import Real
 from pathlib import Path
@@ -26,6 +28,7 @@ from dither.types import CLIPPINGS, FloatArray
 
 Kind = TypeVar("Kind")
 
+_PACKAGE = str(Path(__file__).parent / "_").removesuffix("_")
 SMALLEST, LARGEST = 1e-50, 1e50
 MOST_STEPS = 10**8
 
@@ -36,6 +39,14 @@ class InvalidValueError(ValueError):
 
 class InvalidTypeError(TypeError):
     """An argument has a type that is not allowed; the message is one line."""
+
+
+def warn(message: str) -> None:
+    """Warn at the caller's line: the innermost one outside of dither."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 def positive(**argument: object) -> float:

@@ -64,7 +64,7 @@ def test_correlated_noise_is_compared_saved_and_accounted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     saved, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
-    argv = ["plan", *STRONG, "--json", "--noise", "correlated"]
+    argv = ["plan", *STRONG, "--json", "--noise", "correlated", "--sampling", "cyclic"]
     out = json.loads(run([*argv, "--save", str(saved), "--plot", str(picture)], capsys))
     made = Plan.from_json(saved.read_text(encoding="utf-8"))
     assert (made.sampling, made.bands) == ("cyclic", out["correlated"]["bands"])
@@ -85,13 +85,16 @@ def test_correlated_noise_is_compared_saved_and_accounted(
 
 
 def test_where_correlated_noise_gains_nothing_one_line_says_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     saved = tmp_path / "plan.json"
     argv = ["plan", "--steps", "20", "--dataset-size", "1000", "--batch-size", "1000"]
     assert main([*argv, "--noise", "correlated", "--save", str(saved)]) == 0
     captured = capsys.readouterr()
     assert captured.out.count("gains nothing over optimal noise here") == 1
+    assert "correlated: optimal" in captured.out
+    assert "The optimal plan is in" in captured.out
     assert "warning" not in captured.err
     made = Plan.from_json(saved.read_text(encoding="utf-8"))
     assert (made.sampling, made.bands, made.correlation) == ("poisson", 1, None)
@@ -111,6 +114,7 @@ def test_account_of_cycles(capsys: pytest.CaptureFixture[str]) -> None:
     out = json.loads(run(argv, capsys))
     bound = dither.epsilon([1.1] * 250, sample_rate=0.04, delta=1e-5)
     assert out["pld"]["epsilon"] == bound.epsilon
+    assert (out["sampling"], out["bands"]) == ("cyclic", 4)
 
 
 def test_account_of_equal_steps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +146,11 @@ def test_account_of_equal_steps(capsys: pytest.CaptureFixture[str]) -> None:
         ("plan --plot plan.txt", "plot must end in one of"),
         (
             "plan --noise correlated --sampling fixed",
-            "sampling must be poisson for correlated noise, got 'fixed'",
+            "sampling must be poisson or cyclic for correlated noise, got 'fixed'",
+        ),
+        (
+            "plan --sampling cyclic",
+            "sampling must be poisson or fixed unless --noise correlated is given, got 'cyclic'",
         ),
         ("account broken.json --bands 3", "account takes a plan (and --delta), or"),
         (f"account {EQUAL} --bands 3", "takes --bands with --sampling cyclic, and with no other"),

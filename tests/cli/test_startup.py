@@ -59,7 +59,7 @@ def test_nothing_heavy_is_imported_for_help_and_errors(command: str) -> None:
 
 def test_the_choices_are_those_of_the_library() -> None:
     assert options.ACCOUNTANTS == accounting.ACCOUNTANTS
-    assert options.SAMPLINGS == accounting.SAMPLINGS
+    assert (*accounting.SAMPLINGS, "cyclic") == options.SAMPLINGS
     assert options.ATTACKS == dither.audit.ATTACKS
     assert options.NOISES == NOISES
     assert tuple(NAMES) == options.DATASETS

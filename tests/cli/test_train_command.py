@@ -325,6 +325,7 @@ def test_correlated_noise_is_in_the_statement(
 ) -> None:
     argv = ["train", "--model", "linear", "--steps", "24", "--batch-size", "20", "--epsilon", "8"]
     run_dir = tmp_path / "run"
+    argv += ["--sampling", "cyclic"]
     assert main([*argv, "--noise", "correlated", "--compare", "--run-dir", str(run_dir)]) == 0
     captured = capsys.readouterr()
     assert "warning" not in captured.err
@@ -341,7 +342,11 @@ def test_correlated_noise_is_in_the_statement(
     assert "dither train: warning: correlated noise gains nothing over optimal noise here" in (
         captured.err
     )
-    assert "subsets" not in captured.out.split("Training:")[1]
+    assert "subsets" not in captured.out
+    table = captured.out.split("Training:")[0]
+    assert re.search(r"^noise +Optimal.* gains nothing over optimal noise here$", table, re.M)
+    assert "│ Optimal" in table
+    assert "│ correlated" not in table
 
 
 def test_a_full_batch_is_in_the_statement(capsys: pytest.CaptureFixture[str]) -> None:

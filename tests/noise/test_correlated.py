@@ -1,6 +1,8 @@
 """Correlated noise against dense matrices, and that its plans meet their budgets."""
 
 import json
+import re
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -24,6 +26,7 @@ from dither.noise.correlated import (
     error,
     inverse,
 )
+from dither.noise.iterates import iterate_variances
 from dither.noise.workload import Workload
 from dither.schedules import Linear
 from dither.types import FloatArray
@@ -189,7 +192,7 @@ def budget_of(epsilon: float, sample_rate: float) -> Budget:
 CELLS = {
     "small noise": (np.ones(50), 8.0, 0.05, {4}),
     "shaped": (np.linspace(1.0, 0.05, 60), 8.0, 0.05, {16}),
-    "little to gain": (np.ones(200), 3.0, 0.05, {2}),
+    "little to gain": (np.ones(200), 3.0, 0.05, {1}),
     "headroom that cannot be used": (np.ones(200), 2.0, 0.05, {1}),
     "large noise": (np.linspace(1.0, 0.05, 100), 0.3, 0.1, {1}),
     "rate of 1/2": (np.ones(20), 1.0, 0.5, {1}),
@@ -211,7 +214,7 @@ def test_never_worse_than_optimal_noise(cell: str) -> None:
     assert (design.alphas == design.alphas[cycles * b]).all()
     W = dense_workload(eta, 0.0, 0.03)
     optimal = Design(Optimal().alphas(eta, budget=budget), (1.0,))
-    assert dense_error(W, design) < dense_error(W, optimal)
+    assert dense_error(W, design) < 0.9 * dense_error(W, optimal)
     # Up to a scale very close to 1, it meets the budget.
     spent = accounting.epsilon(
         design.alphas, sample_rate=q, delta=DELTA, sampling="cyclic", bands=b
@@ -267,6 +270,7 @@ def test_a_plan_meets_its_budget(plan: Plan) -> None:
     assert subsets[2] < plan.bound.epsilon
 
 
+@pytest.mark.filterwarnings("ignore:correlated noise of 2 bands")
 @pytest.mark.parametrize("accountant", ["gdp", "theorem"])
 def test_other_accountants_have_designs_of_their_own(accountant: str) -> None:
     made = dither.plan(noise=Correlated(bands=2), accountant=accountant, **SETTING)
@@ -291,11 +295,38 @@ def test_where_correlation_does_not_pay_the_plan_has_optimal_noise(cell: str) ->
         "steps": eta.size,
         "stepsizes": eta,
     }
-    with pytest.warns(UserWarning, match="correlated noise gains nothing over optimal noise"):
+    gains_nothing = "correlated noise gains nothing over optimal noise"
+    with pytest.warns(UserWarning, match=gains_nothing) as seen:
         made = dither.plan(noise="correlated", **setting)
+    assert [each.filename for each in seen] == [__file__]
     assert made.correlation is None
     assert made.sampling == "poisson"
     assert made == dither.plan(noise="optimal", **setting)
+
+
+@pytest.mark.parametrize(("bands", "epsilon"), [(2, 1.0), (4, 1.0), (2, 8.0), (4, 8.0)])
+def test_given_bands_that_gain_nothing_are_warned_of(bands: int, epsilon: float) -> None:
+    setting = {**SETTING, "epsilon": epsilon, "batch_size": 100}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        made = dither.plan(noise=Correlated(bands=bands), **setting)
+    assert made.bands == bands
+    variance, optimal, usual = (
+        float(np.mean(iterate_variances(each.stepsizes, each.noise_multipliers, correlation=theta)))
+        for each, theta in (
+            (made, made.correlation),
+            (dither.plan(noise="optimal", **setting), None),
+            (dither.plan(noise="uniform", **setting), None),
+        )
+    )
+    assert bool(seen) == (variance > min(optimal, usual)) == (epsilon == 1.0)
+    for warning in seen:
+        assert warning.filename == __file__
+        figures = [float(found) for found in re.findall(r"([\d.]+) times", str(warning.message))]
+        assert figures == pytest.approx([variance / usual, optimal / usual], rel=0.02)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dither.plan(noise=Correlated(), **{**setting, "epsilon": 8.0})
 
 
 def test_a_plan_survives_json(plan: Plan) -> None:

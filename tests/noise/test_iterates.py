@@ -55,3 +55,22 @@ def test_correlation_matters() -> None:
     independent = iterate_variances(eta, z)
     correlated = iterate_variances(eta, z, correlation=(1.0, 0.6, 0.4))
     assert correlated.mean() < 0.8 * independent.mean()
+
+
+@pytest.mark.parametrize("contraction", [0.0, 0.03, 0.5, 0.999])
+def test_long_runs_neither_underflow_nor_lose_digits(contraction: float) -> None:
+    steps = 5_000
+    eta, z = np.linspace(1.0, 0.01, steps), np.linspace(0.5, 3.0, steps)
+    variance, expected = 0.0, []
+    for k, g in zip(1.0 - contraction * eta, eta * z, strict=True):
+        variance = k**2 * variance + g**2
+        expected.append(variance)
+    found = iterate_variances(eta, z, contraction=contraction)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_fewer_steps_than_bands() -> None:
+    # Of 2 steps: ξ_0·√1.25 after the first, and (ξ_1 − ξ_0/2) + ξ_0·√1.25 after the second.
+    found = iterate_variances(np.ones(2), np.ones(2), correlation=(1.0, 0.5, 0.3), contraction=0.0)
+    first = np.sqrt(1.25)
+    assert found == pytest.approx([first**2, 1.0 + (first - 0.5) ** 2])

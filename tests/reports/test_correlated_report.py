@@ -89,6 +89,11 @@ def test_a_run_that_lost_a_part_of_a_cycle(tmp_path: Path) -> None:
     assert report.cycles is not None
     assert report.cycles.spent == report.cycles.planned
     assert len(report.fingerprints) == 2
+    assert report.facts is not None
+    assert (report.facts.steps, report.facts.charges) == (8, report.cycles.spent)
+    lost = report.cycles.spent - 3
+    assert f"'Cycles lost', '{lost} after a crash" in text_of(report)
+    assert "Steps lost" not in text_of(report)
     assert np.isfinite(chart_of(report, "noise").series[0].y).all()
 
 
@@ -114,6 +119,10 @@ def test_the_ledger_counts_cycles(
     assert (first["bands"], first["spent"], first["planned"]) == (3, 3, 3)
     assert (second["bands"], second["spent"], second["planned"]) == (1, 6, 6)
     assert first["epsilon"] == plan.bound.epsilon
+    names = [*ledger.runs]
+    assert ledger.total_of(names[0], delta=1e-3) == plan.bound
+    assert ledger.total_of(names[1], delta=1e-3).sampling == "poisson"
+    assert ledger.total(1e-3).sampling == "cyclic and poisson"
     ledger.close()
     assert main(["ledger", "show", str(path)]) == 0
     out = capsys.readouterr().out

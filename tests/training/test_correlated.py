@@ -189,6 +189,7 @@ def test_a_run_resumes_with_whole_cycles_and_an_empty_ring(
     with pytest.warns(UserWarning, match="steps") as seen:
         again.load_state_dict(state)
     assert "2 steps were charged in whole cycles and not taken" in str(seen[-1].message)
+    assert {each.filename for each in seen} == {__file__}
     # Two cycles are spent, and ten steps are left: three more cycles, one more than was planned.
     assert (again.step, again.steps_left, again.plan.steps) == (8, 10, 18)
     assert again.plan.charges.size == 5
@@ -318,10 +319,27 @@ def test_the_means_of_a_linear_model_have_independent_noise() -> None:
     assert np.allclose(norms[first:], made.column_norms[first:])
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_optimizers_that_undo_the_gain_are_warned_of(kind: Any) -> None:
+    net = torch.nn.Linear(2, 1)
+    optimizer = kind(net.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="divides every step by the size of its noise") as seen:
+        dither.make_private(net, optimizer, plan(), torch.zeros(120, 2))
+    assert [each.filename for each in seen] == [__file__]
+    records = torch.zeros(120, 2), torch.zeros(120, dtype=torch.int64)
+    with pytest.warns(UserWarning, match="divides every step by the size of its noise") as seen:
+        dither.train(torch.nn.Linear(2, 2), records, plan(), optimizer=kind, progress=False)
+    assert [each.filename for each in seen] == [__file__]
+    independent = Plan.from_noise_multipliers([1.0], delta=1e-3, dataset_size=120, batch_size=12)
+    net = torch.nn.Linear(2, 1)
+    dither.make_private(net, kind(net.parameters(), lr=0.1), independent, torch.zeros(120, 2))
+
+
 def test_the_statement_says_how_records_were_drawn() -> None:
     run = private(plan())
-    released(run)
+    released(run, 5)
     text = " ".join(statement(run).split())
+    assert "Training: 5 steps, charged as 2 cycles of at most 4 steps." in text
     assert "Cyclic Poisson sampling" in text
     assert "one of 4 subsets" in text
     assert "4·q = 0.4" in text

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(f"--{name}", type=number, default=argparse.SUPPRESS, help=text)
     parser.add_argument(
-        "--sampling", choices=(*SAMPLINGS, "cyclic"), default=argparse.SUPPRESS,
+        "--sampling", choices=SAMPLINGS, default=argparse.SUPPRESS,
         help="cyclic is that of correlated noise; default: poisson",
     )  # fmt: skip
     parser.add_argument(

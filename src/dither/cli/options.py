@@ -29,7 +29,7 @@ MODELS = ("cnn", "linear", "mlp")
 TABLE_MODELS = ("linear", "gam", "mlp")
 TABLES = (".csv", ".csv.gz", ".parquet")
 NOISES = ("uniform", "matched", "optimal", "correlated")
-SAMPLINGS = ("poisson", "fixed")
+SAMPLINGS = ("poisson", "fixed", "cyclic")
 FIGURES = (".pdf", ".png", ".svg")
 REPORTS = (".html", ".json")
 

@@ -39,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, default_steps=5_000)
     parser.add_argument("--noise", choices=NOISES, default="optimal", help="the one to save")
     parser.add_argument("--clipping", choices=CLIPPINGS, default="flat", help=CLIPPING_HELP)
-    parser.add_argument("--sampling", choices=SAMPLINGS, default="poisson")
+    parser.add_argument(
+        "--sampling", choices=SAMPLINGS, default="poisson",
+        help="how batches are drawn; correlated noise is cyclic where the others are poisson",
+    )  # fmt: skip
     parser.add_argument("--accountant", choices=ACCOUNTANTS, default="pld")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
@@ -65,32 +68,41 @@ def run(arguments: argparse.Namespace) -> None:
         for name in names:
             plans[name] = _plan(arguments, schedule, steps, name)
             progress.update()
+    noises = {name: _noise_of(name, each) for name, each in plans.items()}
     if plot is not None:
         from dither.reports import plan_figure, save_figure
 
-        save_figure(plan_figure(plans), plot)
+        save_figure(plan_figure({noises[name]: each for name, each in plans.items()}), plot)
     if save is not None:
         from dither.ledger.files import write_atomic
 
         write_atomic(Path(save), plans[arguments.noise].to_json().encode())
-    columns = {name: _column(each, plans["uniform"]) for name, each in plans.items()}
+    columns = {
+        name: {"noise": noises[name], **_column(each, plans["uniform"])}
+        for name, each in plans.items()
+    }
     if arguments.json:
         print_json({"schedule": repr(schedule), "steps": steps, **columns})
     else:
         _print(plans, arguments.noise, columns)
-        for what, where in (("figure", plot), (f"{arguments.noise} plan", save)):
+        for what, where in (("figure", plot), (f"{noises[arguments.noise]} plan", save)):
             if where is not None:
                 sys.stdout.write(f"The {what} is in {where}.\n")
 
 
 def _compared(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the noises to compare: correlated noise is not for batches of a fixed size."""
-    if arguments.sampling == "poisson":
-        return NOISES
-    if arguments.noise == _CORRELATED:
+    is_fixed, is_correlated = arguments.sampling == "fixed", arguments.noise == _CORRELATED
+    if is_fixed and is_correlated:
         raise validate.InvalidValueError(
-            f"sampling must be poisson for correlated noise, got {arguments.sampling!r}"
+            f"sampling must be poisson or cyclic for correlated noise, got {arguments.sampling!r}"
         )
+    if arguments.sampling == "cyclic" and not is_correlated:
+        raise validate.InvalidValueError(
+            "sampling must be poisson or fixed unless --noise correlated is given, got 'cyclic'"
+        )
+    if not is_fixed:
+        return NOISES
     return tuple(name for name in NOISES if name != _CORRELATED)
 
 
@@ -111,8 +123,13 @@ def _plan(arguments: argparse.Namespace, schedule: "Schedule", steps: int, noise
             stepsizes=schedule,
             noise=noise,
             accountant=arguments.accountant,
-            sampling=arguments.sampling,
+            sampling="fixed" if arguments.sampling == "fixed" else "poisson",
         )
+
+
+def _noise_of(name: str, plan: "Plan") -> str:
+    """Return what noise a plan has: optimal where correlated noise gains nothing."""
+    return "optimal" if name == _CORRELATED and plan.correlation is None else name
 
 
 def _column(plan: "Plan", uniform: "Plan") -> dict[str, Any]:
@@ -158,17 +175,17 @@ def _print(plans: dict[str, "Plan"], name: str, columns: dict[str, dict[str, Any
     console = Console(highlight=False)
     table = Table()
     table.add_column("at the same budget")
-    for column in columns:
-        table.add_column(column, justify="right")
+    for column, values in columns.items():
+        is_other = column != values["noise"]
+        table.add_column(f"{column}: {values['noise']}" if is_other else column, justify="right")
     for key, label in _ROWS.items():
         cells = (columns[column][key] for column in columns)
         show = rounded if key.startswith("epsilon") else "{:.{}g}".format
         table.add_row(label, *("–" if cell is None else show(cell, 5) for cell in cells))
     console.print(table)
-    correlated = plans.get(_CORRELATED)
-    if correlated is not None and correlated.correlation is None:
+    if _CORRELATED in columns and columns[_CORRELATED]["noise"] != _CORRELATED:
         console.print(
             "Correlated noise gains nothing over optimal noise here: its plan has optimal noise.",
             soft_wrap=True,
         )
-    console.print(f"The {name} plan: {plans[name]}", markup=False)
+    console.print(f"The {columns[name]['noise']} plan: {plans[name]}", markup=False)

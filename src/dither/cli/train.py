@@ -124,7 +124,7 @@ def _find_recipe(
 
     directory = None if run.directory is None else RunDirectory(run, run.directory)
     given = given_settings(arguments)
-    return find_recipe(model, records_of(examples), len(examples), given, directory)
+    return find_recipe(model, records_of(examples), len(examples), given, directory).settled()
 
 
 def _describe(

@@ -118,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, choices, text in (
         ("clipping", CLIPPINGS, CLIPPING_HELP),
         ("noise", NOISES, "how noise is spread over the steps"),
-        ("sampling", SAMPLINGS, "how batches are drawn"),
+        ("sampling", SAMPLINGS, "how batches are drawn; correlated noise is cyclic"),
         ("optimizer", ("adam", "adamw", "momentum", "sgd"), "the optimizer"),
         ("averaging", ("ema", "tail", "none"), "which average of the models of the steps is kept"),
     ):
@@ -168,7 +168,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number,
         default=50,
         metavar="STEPS",
-        help="steps between checkpoints in --run-dir",
+        help="steps between checkpoints in --run-dir; with correlated noise, rounded up to whole "
+        "cycles",
     )
     output.add_argument(
         "--canaries",

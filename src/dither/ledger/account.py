@@ -1,6 +1,5 @@
 """What one run spends: a step's cost is on disk before its release."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
@@ -284,15 +283,14 @@ def _replan(
     except BudgetExceededError as refusal:
         new_plan, goes_on, why = only_spent(plan, spent), False, str(refusal)
     if not goes_on:
-        warnings.warn(f"the run ends early, after {taken} steps: {why}", stacklevel=5)
+        validate.warn(f"the run ends early, after {taken} steps: {why}")
     else:
         planned = np.repeat(plan.charges, b)[taken : plan.steps]
         rest = np.repeat(least[len(spent) :], b)[: planned.size]
         factor = float(np.max(rest / planned, initial=0.0))
         lost = "were spent and lost" if b == 1 else "were charged in whole cycles and not taken"
-        warnings.warn(
+        validate.warn(
             f"{len(spent) * b - taken:,} steps {lost}: they stay spent, and the noise of the "
-            f"remaining steps is {factor:.4g} times the planned",
-            stacklevel=5,
+            f"remaining steps is {factor:.4g} times the planned"
         )
     return new_plan

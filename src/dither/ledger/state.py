@@ -46,6 +46,11 @@ class RunState:
     is_open: bool = True
 
     @property
+    def sampling(self) -> str:
+        """How it draws records: "poisson", "fixed" or "cyclic"."""
+        return self.entry.sampling if self.entry.bands is None else "cyclic"
+
+    @property
     def is_incomplete(self) -> bool:
         """Whether not all of its steps were charged."""
         return len(self.spent) < len(self.noise)
@@ -200,6 +205,16 @@ class LedgerState:
         return max(self._bound(each, delta, "adaptive").epsilon for each in (first, every))
 
     def _bound(
+        self,
+        steps: Sequence[tuple[RunState, Sequence[float]]],
+        delta: float,
+        composition: Composition,
+    ) -> PrivacyBound:
+        found = self._accounted(steps, delta, composition)
+        kinds = sorted({run.sampling for run, _ in steps})
+        return replace(found, sampling=" and ".join(kinds)) if "cyclic" in kinds else found
+
+    def _accounted(
         self,
         steps: Sequence[tuple[RunState, Sequence[float]]],
         delta: float,

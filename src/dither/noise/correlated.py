@@ -28,6 +28,9 @@ CANDIDATES = (2, 4, 8, 16)
 """Numbers of bands that ``bands="auto"`` tries."""
 
 _HEADROOM = 1.3
+_WORTHWHILE = 0.9
+"""Less of the error of optimal noise must be left: a smaller gain was seen to cost accuracy, since
+the first models have more noise than with optimal noise."""
 _CLOSE = 1.05
 """Candidates whose error with uniform noise is this close to the least get a schedule each."""
 _LAGS = 1024
@@ -60,8 +63,8 @@ class Correlated:
 
     Args:
         bands: b, the number of steps after which noise is independent again, at least 2 and at
-            most n/m; "auto" is the best of 2, 4, 8 and 16, or ``optimal`` noise where that is
-            better.
+            most n/m, with a warning where optimal or uniform noise is better; "auto" is the best
+            of 2, 4, 8 and 16, or ``optimal`` noise where that is better.
         momentum: β of the optimizer, in [0, 1).
         contraction: λ times the largest step size, in [0, 1).
 
@@ -137,9 +140,18 @@ class Correlated:
         if not designs:
             return None
         design = min(designs, key=lambda each: error(workload, each))
-        if given or error(workload, design) < self._error_of_optimal(workload, eta, budget):
-            return design
-        return None
+        reached, optimal = error(workload, design), self._error_of_optimal(workload, eta, budget)
+        if given:
+            z = calibrate(np.ones(eta.size), budget)
+            usual = error(workload, Design(np.full(eta.size, z), (1.0,)))
+            if reached > min(optimal, usual):
+                validate.warn(
+                    f"correlated noise of {self.bands} bands gives the iterates "
+                    f"{reached / usual:.3g} times the variance that uniform noise does, and "
+                    f'optimal noise {optimal / usual:.3g} times: take noise="optimal", or '
+                    'bands="auto"'
+                )
+        return design if given or reached < _WORTHWHILE * optimal else None
 
     def workload(self, stepsizes: FloatArray, lags: int = _LAGS) -> Workload:
         """Return what noise does to a run with these step sizes."""

@@ -5,15 +5,16 @@ in `dither.noise.workload`. Where the noise w of different steps is correlated, 
 part of it, so that Σ(η_t·z_t)² says nothing; the variance of an iterate compares all noises.
 """
 
+import math
+from operator import mul
+
 import numpy as np
 
-from dither.noise.correlated import Correlated, column_norms
+from dither.noise.correlated import Correlated, column_norms, inverse
 from dither.types import FloatArray
 
-_BLOCK = 256
-"""Steps whose contractions are multiplied at once: (1 − λ·η)² does not underflow in these."""
-
-_LEAST_KEPT = 0.5
+_LEAST_PRODUCT = -200.0
+"""The logarithm of the least product of contractions, from which a sum begins again."""
 
 
 def iterate_variances(
@@ -38,43 +39,42 @@ def iterate_variances(
         >>> bool(correlated[-1] < 2.0)
         True
     """
-    kept = 1.0 - contraction * stepsizes / stepsizes.max()
-    added = stepsizes * noise_multipliers
-    if correlation is not None:
-        norms = column_norms(correlation, added.size)
-        return _correlated(kept, added * norms, np.array(correlation[1:]))
-    if kept.min() < _LEAST_KEPT:
-        return _correlated(kept, added, np.zeros(1))
-    return _independent(kept**2, added**2)
+    kept, added = 1.0 - contraction * stepsizes / stepsizes.max(), stepsizes * noise_multipliers
+    if correlation is None:
+        return _descend(kept**2, added**2)
+    # x_t = kept_t·x_{t−1} + added_t·u_t, where Σ θ_s·u_{t−s} is standard normal.
+    added = added * column_norms(correlation, added.size)
+    of_u = _lagged_covariances(correlation, added.size)
+    with_u = _covariances(kept, added, correlation, of_u)
+    return _descend(kept**2, added * (added * of_u[0] + 2.0 * kept * with_u))
 
 
-def _independent(kept: FloatArray, added: FloatArray) -> FloatArray:
-    """Return v_t = kept_t·v_{t−1} + added_t."""
+def _descend(kept: FloatArray, added: FloatArray) -> FloatArray:
+    """Return v_t = kept_t·v_{t−1} + added_t, in blocks whose products do not underflow."""
     found, last = np.empty(added.size), 0.0
-    for start in range(0, added.size, _BLOCK):
-        block = slice(start, start + _BLOCK)
+    size = int(_LEAST_PRODUCT / min(math.log(kept.min()), -1e-9))
+    for start in range(0, added.size, size):
+        block = slice(start, start + size)
         products = np.cumprod(kept[block])
         found[block] = products * (last + np.cumsum(added[block] / products))
         last = float(found[block][-1])
     return found
 
 
-def _correlated(kept: FloatArray, added: FloatArray, theta: FloatArray) -> FloatArray:
-    """Return the variances of x_t = kept_t·x_{t−1} + added_t·u_t, u_t = ξ_t − Σ θ_s·u_{t−s}.
-
-    The covariance of x_t and of the last b − 1 of u is carried from step to step.
-    """
-    found, variance = np.empty(added.size), 0.0
-    with_x, of_u = np.zeros(theta.size), np.zeros((theta.size, theta.size))
-    for t, (k, g) in enumerate(zip(kept.tolist(), added.tolist(), strict=True)):
-        with_u = -(of_u @ theta)
-        u_variance = 1.0 - float(theta @ with_u)
-        x_and_u = -float(theta @ with_x)
-        variance = k * k * variance + 2.0 * k * g * x_and_u + g * g * u_variance
-        found[t] = variance
-        with_x = k * np.append(x_and_u, with_x[:-1]) + g * np.append(u_variance, with_u[:-1])
-        shifted = np.empty_like(of_u)
-        shifted[0, 0], shifted[0, 1:], shifted[1:, 0] = u_variance, with_u[:-1], with_u[:-1]
-        shifted[1:, 1:] = of_u[:-1, :-1]
-        of_u = shifted
+def _lagged_covariances(theta: tuple[float, ...], steps: int) -> FloatArray:
+    """Return the covariance of u_t and u_{t−l}, u beginning with step 0: a row for every l < b."""
+    r, found = inverse(theta, steps), np.zeros((len(theta), steps))
+    for lag in range(min(len(theta), steps)):
+        found[lag, lag:] = np.cumsum(r[lag:] * r[: steps - lag])
     return found
+
+
+def _covariances(
+    kept: FloatArray, added: FloatArray, theta: tuple[float, ...], of_u: FloatArray
+) -> FloatArray:
+    """Return the covariance of x_{t−1} and u_t, from those of x_{t−1} and the b − 1 last of u."""
+    found, with_x = [], [0.0] * (len(theta) - 1)
+    for k, g, lags in zip(kept.tolist(), added.tolist(), of_u.T.tolist(), strict=True):
+        found.append(-sum(map(mul, theta[1:], with_x)))
+        with_x = [k * each + g * c for each, c in zip((found[-1], *with_x), lags, strict=True)][:-1]
+    return np.array(found)

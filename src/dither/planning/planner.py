@@ -1,6 +1,5 @@
 """From a budget to a plan: the noise is searched for, and its cost proven."""
 
-import warnings
 from dataclasses import replace
 from typing import overload
 
@@ -217,9 +216,8 @@ def _correlated(shape: Plan, noise: Correlated, budget: Budget) -> Plan:
         )
     design = noise.design(shape.stepsizes, budget=budget)
     if design is None:
-        warnings.warn(
-            "correlated noise gains nothing over optimal noise here: the plan has optimal noise",
-            stacklevel=3,
+        validate.warn(
+            "correlated noise gains nothing over optimal noise here: the plan has optimal noise"
         )
         optimal = noise.fallback
         return _search(shape, optimal.alphas(shape.stepsizes, budget=budget), budget, optimal)

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
-from dither.noise import Correlated
+from dither.noise import Correlated, Optimal
 from dither.planning.fixed_plan import Plan
 from dither.planning.planner import plan
 from dither.planning.reactive_plan import ReactivePlan
@@ -27,7 +27,7 @@ def _is_frozen(value: object) -> bool:
     """Return whether a value is immutable and hashable; schedules of schedules may not be."""
     is_of_dither = type(value).__module__.startswith("dither.")
     return isinstance(value, str | int | float) or (
-        is_of_dither and isinstance(value, ClosedForm | Correlated)
+        is_of_dither and isinstance(value, ClosedForm | Correlated | Optimal)
     )
 
 

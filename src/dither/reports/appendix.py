@@ -59,7 +59,11 @@ def _training(report: RunReport) -> Iterator[Block]:
         rows.append(("Steps recorded in the ledger", UNKNOWN if spent is None else f"{spent:,}"))
     else:
         rows.append(("Cycles recorded in the ledger", spent_text(asdict(report.cycles))))
-    if spent is not None and planned is not None and spent > planned:
+    if report.cycles is not None and planned is not None:
+        lost = report.cycles.spent - -(-planned // report.cycles.bands)
+        if lost > 0:
+            rows.append(("Cycles lost", f"{lost:,} after a crash; they stay spent."))
+    elif spent is not None and planned is not None and spent > planned:
         rows.append(("Steps lost", f"{spent - planned:,} after a crash; they stay spent."))
     if replanned:
         text = "the noise of the remaining steps was planned again within the budget."

@@ -369,14 +369,11 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
     if math.isinf(entry.epsilon) or entry.delta == 0.0:
         adjacency = adjacency_of(entry.sampling)
         infinite = PrivacyBound(
-            math.inf, entry.delta, "none", entry.sampling, adjacency, is_upper_bound=False
+            math.inf, entry.delta, "none", run.sampling, adjacency, is_upper_bound=False
         )
         return infinite, infinite
     # A condition is in `derived_from_private_data`: here it is taken as given.
-    sampling = entry.sampling if entry.bands is None else "cyclic"
-    spent = replace(
-        ledger.total_of(entry.run, delta=entry.delta), is_upper_bound=True, sampling=sampling
-    )
+    spent = replace(ledger.total_of(entry.run, delta=entry.delta), is_upper_bound=True)
     if not run.is_open and run.spent:
         return spent, spent
     full_plan = accounting.epsilon(
@@ -385,4 +382,4 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
     )  # fmt: skip
     # A filter's ε may be above the cost of its least noise.
     epsilon = max(full_plan.epsilon, entry.epsilon)
-    return spent, replace(full_plan, epsilon=epsilon, lower=None, sampling=sampling)
+    return spent, replace(full_plan, epsilon=epsilon, lower=None, sampling=run.sampling)

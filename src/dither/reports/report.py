@@ -242,5 +242,8 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         factor=factor,
         is_weighted=result is not None and result.is_weighted,
         bands=files.bands,
+        charges=0
+        if files.ledger is None or files.ledger.run is None
+        else len(files.ledger.run.spent),
         **{"is_counted": is_counted, **chosen},
     )

@@ -26,6 +26,7 @@ from dither.training.evaluation import Public, check_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import PerRecordLoss, RecordWeights, find_loss, weigh
 from dither.training.make_private import join
+from dither.training.private import Private
 from dither.training.recipe import Recipe
 from dither.training.records import records_of
 from dither.training.resolve import held, resolve
@@ -44,7 +45,7 @@ class TrainResult:
         model: the module that was given, trained; with ``averaging`` its parameters are averaged.
         plan: the plan.
         bound: the privacy bound of the training.
-        steps: the number of released steps.
+        steps: the number of released steps; of correlated noise, without those that were lost.
         history: a `Row` every few steps.
         seed: None, or the seed of a run whose noise can be repeated.
         derived_from_private_data: what was computed from the private data and is treated as public.
@@ -188,6 +189,8 @@ def train(
     average = Average(model, by.averaging, by.plan.steps - search_steps)
     saved = group.on_rank_zero(lambda: None if directory is None else directory.load())
     restore(private, average, saved)
+    bands = by.plan.bands
+    interval = -(-run.checkpoint_every // bands) * bands  # a resumed run pays for whole cycles
     history = History(None if directory is None else directory.path, private.step)
     per_record = PerRecordLoss(criterion)
 
@@ -217,7 +220,7 @@ def train(
             average.update(private.step - search_steps)
             if group.is_rank_zero and private.step % every == 0:
                 add_row()
-            if directory is not None and private.step % run.checkpoint_every == 0:
+            if directory is not None and private.step % interval == 0:
                 directory.save(private, average)
     if group.is_rank_zero and (not history.rows or history.rows[-1].step != private.step):
         add_row()
@@ -225,7 +228,7 @@ def train(
         directory.save(private, average)
     average.apply()
     result = TrainResult(
-        model, private.plan, private.spent(), private.step, tuple(history.rows), private.seed,
+        model, private.plan, private.spent(), steps_of(private), tuple(history.rows), private.seed,
         tuple((run if directory is None else directory).derived_from_private_data), by.recipe,
         private.factor, run=private.run, is_weighted=record_weights is not None,
     )  # fmt: skip
@@ -233,6 +236,11 @@ def train(
     if directory is not None:
         save_result(result, directory, model.state_dict(), averaging=by.averaging)
     return result
+
+
+def steps_of(private: Private) -> int:
+    """Return the number of released steps; of correlated noise, without those that were lost."""
+    return private.step if private.plan.bands == 1 else private._taken
 
 
 def _epsilon_text(epsilon: float) -> str:

@@ -17,6 +17,7 @@ from dither.randomness import Source
 from dither.training.augmentation import Augment
 from dither.training.collate import CollateFn
 from dither.training.distributed import Ranks, check_rank_zero_has, check_same_run, own_records
+from dither.training.optimizers import warn_of_scaling
 from dither.training.private import Private
 from dither.training.records import Draws, warn_of_dataset_size
 from dither.training.users import Users
@@ -145,6 +146,7 @@ def join(
     draws = Draws(records, own, plan, source, length=length, rank=ranks.rank)
     if ranks.is_rank_zero:
         warn_of_dataset_size(plan, length, stacklevel=4)
+        warn_of_scaling(optimizer, plan)
     return Private(
         model, optimizer, plan, draws, source=source, augment=augment, account=account, ranks=ranks
     )

@@ -4,10 +4,22 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+)
 
 from dither import validate
 from dither.clipping.batch import trainable
+from dither.planning import Plan, ReactivePlan
 from dither.training.optimizer_hooks import check_trainable
 
 MOMENTUM = 0.9
@@ -23,6 +35,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[Any], float], Optimizer]] = {
 }
 UNIT_RATES = {"adam": 1e-3, "adamw": 1e-3, "momentum": 1.0, "sgd": 1.0}
 """Learning rates with a plan, whose step sizes multiply them."""
+_SCALING = (Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop)
 
 GivenOptimizer = str | Callable[[Iterable[Tensor]], Optimizer] | Optimizer
 """An optimizer as `dither.train` takes it: a name, a function from parameters, or itself."""
@@ -71,6 +84,16 @@ def layer_factors(model: nn.Module) -> dict[Tensor, float]:
             if parameter.requires_grad:
                 factors.setdefault(parameter, (MEAN_INPUTS / max(inputs, _LEAST_INPUTS)) ** 0.25)
     return factors
+
+
+def warn_of_scaling(optimizer: Optimizer, plan: Plan | ReactivePlan) -> None:
+    """Warn of correlated noise with an optimizer that divides by the size of the noise."""
+    if plan.bands > 1 and isinstance(optimizer, _SCALING):
+        validate.warn(
+            f"{type(optimizer).__name__} divides every step by the size of its noise, which undoes "
+            "what correlated noise gains: take torch.optim.SGD with momentum, or noise that is not "
+            "correlated"
+        )
 
 
 def given_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:

@@ -1,7 +1,6 @@
 """A model, an optimizer, a plan and a dataset, joined for your own training loop."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
@@ -232,10 +231,9 @@ class Private:
         check_same(self._ranks, {"state": dict(state)})
         taken, spent = check_state(state, self.state_dict(), self.step, self.plan.bands)
         if taken and state.get("run") is None and math.isfinite(self.plan.bound.epsilon):
-            warnings.warn(
+            validate.warn(
                 "without a ledger, steps released after this state was saved are not counted: pass "
-                "ledger= to make_private for a run that may be interrupted",
-                stacklevel=2,
+                "ledger= to make_private for a run that may be interrupted"
             )
         plan, charged = self._ranks.on_rank_zero(
             lambda: self._account.resume(state.get("run"), self._first_plan, taken, spent)

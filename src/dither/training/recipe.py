@@ -12,8 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dither import validate
-from dither.noise import Correlated
+from dither.noise import Correlated, Optimal
 from dither.planning import Plan, ReactivePlan
+from dither.planning.planner import is_correlated
 from dither.planning.reuse import plan_or_reuse
 from dither.planning.search import TRIAL_COMPUTE, with_search
 from dither.planning.serialization import parse_json
@@ -48,7 +49,8 @@ class Recipe:
         learning_rate: of the optimizer; at step t it is multiplied by the plan's step size.
         layer_rates: whether the rate of a layer is that times (64/inputs)^¼.
         stepsizes: relative, from 1 down to 0.05.
-        noise: as `dither.plan` takes it; "correlated" is for the momentum of SGD.
+        noise: as `dither.plan` takes it; "correlated" is for the momentum of SGD, and what the plan
+            has: where it gains nothing, `recipe` takes optimal noise and says so.
         averaging: "ema", "tail", or None for the last iterate.
         tune: the share of ε that choosing the learning rate costs; None costs nothing.
         reasons: why each setting has its value; "given" if it was given.
@@ -99,19 +101,48 @@ class Recipe:
 
     def plan(self) -> Plan | ReactivePlan:
         """Return the plan with these settings: the noise is searched for, its cost is proven."""
-        arguments: dict[str, Any] = {
-            "epsilon": self.epsilon, "delta": self.delta, "dataset_size": self.dataset_size,
-            "batch_size": self.batch_size, "steps": self.steps,
-            "clipping": self.clipping, "clip_norm": self.clip_norm,
-            "stepsizes": self.stepsizes, "sampling": self.sampling,
-            "noise": for_momentum(self.noise, MOMENTUM if self.optimizer == "momentum" else 0.0),
-        }  # fmt: skip
-        made = plan_or_reuse(**arguments)
+        made = self._plan_without_search()
         if self.tune is None:
             return made
         names = ("optimizer", "learning_rate", "clip_norm")
         rate = partial(trial_rate, **{name: getattr(self, name) for name in names})
         return with_search(made, share=self.tune, trial_rate=rate)
+
+    def settled(self) -> "Recipe":
+        """Return the recipe with the noise of its plan: optimal, if correlation gains nothing.
+
+        >>> full = {"dataset_size": 500, "batch_size": 500, "steps": 9, "noise": "correlated"}
+        >>> made = new_recipe(nn.Linear(3, 2), epsilon=1.0, optimizer="sgd", **full)
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     made.noise, made.settled().noise
+        ('correlated', 'optimal')
+        """
+        if not is_correlated(self.noise):
+            return self
+        made = self._plan_without_search()
+        if made.bands > 1:
+            return self
+        noise, reasons = self._noise.fallback, dict(self.reasons)
+        reasons["noise"] = "correlated noise gains nothing over optimal noise here"
+        if self.sampling != made.sampling:
+            reasons["sampling"] = "as noise is not correlated"
+        text = "optimal" if noise == Optimal() else noise
+        return replace(self, noise=text, sampling=made.sampling, reasons=reasons)
+
+    def _plan_without_search(self) -> Plan | ReactivePlan:
+        arguments: dict[str, Any] = {
+            "epsilon": self.epsilon, "delta": self.delta, "dataset_size": self.dataset_size,
+            "batch_size": self.batch_size, "steps": self.steps,
+            "clipping": self.clipping, "clip_norm": self.clip_norm,
+            "stepsizes": self.stepsizes, "sampling": self.sampling,
+            "noise": self._noise,
+        }  # fmt: skip
+        return plan_or_reuse(**arguments)
+
+    @property
+    def _noise(self) -> Any:
+        return for_momentum(self.noise, MOMENTUM if self.optimizer == "momentum" else 0.0)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Return the optimizer for a model, with the learning rate."""
@@ -227,6 +258,25 @@ def recipe(
         delta          2e-05                         1/(10·n)
         ...
     """
+    return new_recipe(
+        model, dataset_size=dataset_size, epsilon=epsilon, delta=delta, compute=compute,
+        inputs=inputs, optimizer=optimizer, averaging=averaging, **overrides,
+    ).settled()  # fmt: skip
+
+
+def new_recipe(
+    model: nn.Module,
+    *,
+    dataset_size: int,
+    epsilon: float,
+    delta: float | None = None,
+    compute: float | str | None = None,
+    inputs: Any = None,
+    optimizer: str | None = None,
+    averaging: str | None = None,
+    **overrides: Unpack[Overrides],
+) -> Recipe:
+    """Return what `recipe` does, before it is known whether correlated noise gains anything."""
     validate.instance(nn.Module, model=model)
     n, budget = validate.count(dataset_size=dataset_size), validate.positive(epsilon=epsilon)
     chance = 0.1 / n if delta is None else validate.probability(delta=delta)

@@ -15,7 +15,7 @@ from dither.training.distributed import Ranks, Shard, check_same
 from dither.training.evaluation import arguments_of
 from dither.training.make_private import for_users
 from dither.training.optimizers import UNIT_RATES, given_optimizer, named_optimizer
-from dither.training.recipe import Recipe, given_text, recipe
+from dither.training.recipe import Recipe, given_text, new_recipe
 from dither.training.records import Records, check_pair
 from dither.training.rule import GIVEN
 from dither.training.run_directory import RunDirectory
@@ -90,6 +90,7 @@ def resolve(
         made = _with_given_optimizer(made, built)
     else:
         built = made.build_optimizer(model)
+    made = ranks.on_rank_zero(made.settled)
     known = ranks.on_rank_zero(lambda: _saved_plan(directory, for_users(made.plan(), users)))
     return Resolved(known, built, made.averaging, made)
 
@@ -106,7 +107,7 @@ def find_recipe(
     given: Mapping[str, Any],
     directory: RunDirectory | None,
 ) -> Recipe:
-    """Return the recipe that a run began with, or a new one."""
+    """Return the recipe that a run began with, or a new one; `Recipe.settled` is the caller's."""
     given = {name: value for name, value in given.items() if value is not None}
     saved = None if directory is None else directory.load_recipe()
     if saved is not None:
@@ -114,7 +115,7 @@ def find_recipe(
     # Its shapes and dtypes are used, never its values.
     batch = next(iter(records.batches([np.zeros(1, np.int64)])))
     inputs = arguments_of(check_pair(batch)[:-1])
-    made = recipe(model, inputs=inputs, **{"dataset_size": length, **given})
+    made = new_recipe(model, inputs=inputs, **{"dataset_size": length, **given})
     if "dataset_size" in given:
         return made
     reasons = {**made.reasons, "dataset_size": FROM_DATA}

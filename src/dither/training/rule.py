@@ -80,7 +80,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     pick("sampling", "poisson", why)
     correlates = is_correlated(given.get("noise"))
     if correlates and not is_full and chosen["sampling"][0] == "poisson":
-        why = "correlated noise: random subsets of the records take turns, if it gains anything"
+        why = "correlated noise: random subsets of the records take turns"
         chosen["sampling"] = "cyclic", why
     norm = facts.gradient_norm
     if "clip_norm" in given or norm is not None:
@@ -94,7 +94,7 @@ def choose(facts: Facts, given: Mapping[str, Any]) -> dict[str, Choice]:
     else:
         C = pick("clip_norm", 1.0, "the learning rate is for this norm")
     if correlates:
-        why = "later steps cancel a part of correlated noise, which Adam's scaling undoes"
+        why = "as correlated noise is given: Adam's scaling undoes what later steps cancel"
         kind = pick("optimizer", "momentum", why)
     else:
         kind = pick("optimizer", "adam", "its rate suits all kinds of layers")

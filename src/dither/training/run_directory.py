@@ -50,7 +50,8 @@ class Run:
             keeps a ledger in ``directory``.
         part: (split, part) if the data is one part of a random split and the ledger is the one in
             ``directory``; for another ledger pass ``ledger.part(split, part)``, which see.
-        checkpoint_every: steps between two checkpoints; the last step always writes one.
+        checkpoint_every: steps between two checkpoints, rounded up to whole cycles where noise is
+            correlated, since a resumed run has paid for them; the last step always writes one.
         derived_from_private_data: values that the caller computed from the private data and treats
             as public, such as "the set of classes"; the report lists them.
         data: name of the data, such as its file name; the report says it.

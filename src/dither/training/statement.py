@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from dither.clipping.clip import STABILIZER
 from dither.planning import Plan, ReactivePlan
 from dither.schedules import UnsafeRawAdaGradNorm
-from dither.training.loop import TrainResult
+from dither.training.loop import TrainResult, steps_of
 from dither.training.private import Private
 from dither.training.recipe import Recipe
 from dither.types import PrivacyBound, Search, SpentSoFar, rounded
@@ -44,6 +44,7 @@ class RunFacts:
         factor: what it has chosen, if that is known.
         is_weighted: whether records had weights.
         bands: of correlated noise; 1 if noise is not correlated.
+        charges: how many cycles of correlated noise were charged.
     """
 
     bound: PrivacyBound
@@ -65,6 +66,7 @@ class RunFacts:
     factor: float | None = None
     is_weighted: bool = False
     bands: int = 1
+    charges: int = 0
 
 
 class _Stated(Protocol):
@@ -99,11 +101,14 @@ def statement(
             )
         return run.privacy_statement()
     if isinstance(run, Private):
-        given = run.model, run.plan, run.spent(), run.step, (), run.seed
-        run = TrainResult(*given, factor=run.factor)
-    facts = facts_of(run)
+        given = run.model, run.plan, run.spent(), steps_of(run), (), run.seed
+        charges = -(-run.step // run.plan.bands)
+        facts = replace(facts_of(TrainResult(*given, factor=run.factor)), charges=charges)
+        derived = []
+    else:
+        facts = facts_of(run)
+        derived = [derived_clause(value) for value in run.derived_from_private_data]
     facts = replace(facts, is_counted=facts.is_counted or is_counted)
-    derived = [derived_clause(value) for value in run.derived_from_private_data]
     parts = paragraphs(facts, leaks=[*leaks, *derived])
     return "\n".join(fill(part, 80) for part in parts)
 
@@ -150,6 +155,7 @@ def facts_of(result: TrainResult) -> RunFacts:
         factor=result.factor,
         is_weighted=result.is_weighted,
         bands=plan.bands,
+        charges=plan.charges.size,
     )
 
 
@@ -208,9 +214,11 @@ def _mechanism(facts: RunFacts) -> str:
         clips = f"clips per-record gradients to l2 norm {C:g}, "
     correlated = f", correlated within {facts.bands} consecutive steps,"
     noise = f"adds Gaussian noise{correlated if facts.bands > 1 else ''} to their sum"
+    charged = f", charged as {facts.charges:,} cycles of at most {facts.bands} steps"
+    steps = f"{facts.steps:,} steps{charged if facts.bands > 1 else ''}"
     sums = noise if facts.has_noise else "sums the gradients"
     return (
-        f"Training: {facts.steps:,} steps. {sampling} Each step {clips}{sums} and divides by "
+        f"Training: {steps}. {sampling} Each step {clips}{sums} and divides by "
         f"{facts.batch_size:,}. {_search(facts)}Plan fingerprint: {facts.fingerprint[:16]}."
     )
 
