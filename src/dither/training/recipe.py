@@ -220,6 +220,7 @@ def recipe(
     inputs: Any = None,
     optimizer: str | None = None,
     averaging: str | None = None,
+    rows_per_user: int = 1,
     **overrides: Unpack[Overrides],
 ) -> Recipe:
     """Choose the settings of a private run from public quantities and the model's structure.
@@ -242,6 +243,8 @@ def recipe(
             clip norm that suits the model, and if ``compute`` is a time.
         optimizer: "momentum", "sgd", "adam" or "adamw".
         averaging: "ema", "tail", or "none" for the last iterate.
+        rows_per_user: where users are protected and sizes count users, the most records of each in
+            a step: in a time there are so many fewer steps.
         overrides: any other setting of `Recipe`, or ``epochs`` instead of ``compute``; the other
             settings follow from it.
 
@@ -260,7 +263,8 @@ def recipe(
     """
     return new_recipe(
         model, dataset_size=dataset_size, epsilon=epsilon, delta=delta, compute=compute,
-        inputs=inputs, optimizer=optimizer, averaging=averaging, **overrides,
+        inputs=inputs, optimizer=optimizer, averaging=averaging, rows_per_user=rows_per_user,
+        **overrides,
     ).settled()  # fmt: skip
 
 
@@ -274,6 +278,7 @@ def new_recipe(
     inputs: Any = None,
     optimizer: str | None = None,
     averaging: str | None = None,
+    rows_per_user: int = 1,
     **overrides: Unpack[Overrides],
 ) -> Recipe:
     """Return what `recipe` does, before it is known whether correlated noise gains anything."""
@@ -290,6 +295,7 @@ def new_recipe(
             batch = choose(facts, given)["batch_size"][0]
             given["compute"], reasons["compute"] = measured_compute(compute, model, inputs, batch)
             given["compute"] /= 1.0 + TRIAL_COMPUTE if "tune" in given else 1.0
+            given["compute"] /= validate.count(rows_per_user=rows_per_user)
     elif compute is not None:
         given["compute"] = validate.positive(compute=compute)
     chosen = choose(facts, given)

@@ -77,7 +77,9 @@ def resolve(
         lengths = ranks.all_gather(records.length if users is None else users.count)
         length = sum(lengths) if isinstance(data, Shard) else lengths[0]
         given |= {"optimizer": named, "averaging": averaging}
-        made = ranks.on_rank_zero(lambda: find_recipe(model, records, length, given, directory))
+        made = ranks.on_rank_zero(
+            lambda: find_recipe(model, records, length, given, directory, users)
+        )
     else:
         made = validate.instance(Recipe, plan=plan)
         if named is not None and named != made.optimizer:
@@ -106,6 +108,7 @@ def find_recipe(
     length: int,
     given: Mapping[str, Any],
     directory: RunDirectory | None,
+    users: Users | None = None,
 ) -> Recipe:
     """Return the recipe that a run began with, or a new one; `Recipe.settled` is the caller's."""
     given = {name: value for name, value in given.items() if value is not None}
@@ -115,7 +118,9 @@ def find_recipe(
     # Its shapes and dtypes are used, never its values.
     batch = next(iter(records.batches([np.zeros(1, np.int64)])))
     inputs = arguments_of(check_pair(batch)[:-1])
-    made = new_recipe(model, inputs=inputs, **{"dataset_size": length, **given})
+    rows = 1 if users is None else users.rows_per_user
+    sizes = {"dataset_size": length, "rows_per_user": rows}
+    made = new_recipe(model, inputs=inputs, **{**sizes, **given})
     if "dataset_size" in given:
         return made
     reasons = {**made.reasons, "dataset_size": FROM_DATA}
