@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.planted import user_bugs
+from tests.planted.bug import Bug
+from tests.planted.user_bugs import AUDITED
 
 import dither
 from dither import Plan
@@ -14,13 +15,14 @@ from dither.audit.attacks import attack_plan, draw_included
 from dither.schedules import AdaGradNorm
 
 ROWS = pytest.mark.parametrize("rows", [1, 3, 30])
-SIZES = {"dataset_size": 100, "batch_size": 20}
+SIZES: dict[str, Any] = {"dataset_size": 100, "batch_size": 20}
 SMALL: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "steps": 10, **SIZES}
 
 
 @cache
 def small() -> Plan:
-    return dither.plan(**SMALL)
+    made: Plan = dither.plan(**SMALL)
+    return made
 
 
 def none_is_refuted(rows: int, repetitions: int, trials: int) -> None:
@@ -91,14 +93,12 @@ def test_a_canary_has_as_many_rows_as_take_part_unless_it_is_said() -> None:
         audit(plan.for_users(6), trials=200, canary_rows=0)
 
 
-BUGS = pytest.mark.parametrize("bug", user_bugs.AUDITED, ids=lambda bug: bug.name)
+BUGS = pytest.mark.parametrize("bug", AUDITED, ids=lambda bug: bug.name)
 
 
 @pytest.mark.evidence
 @BUGS
-def test_the_audit_finds_bugs_with_any_seed(
-    bug: user_bugs.Bug, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_audit_finds_bugs_with_any_seed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.plant(monkeypatch)
     assert bug.plan is not None
     for seed in range(50):

@@ -21,21 +21,32 @@ from dither.training import Shard
 SIZE = len(cases.SHARDS)
 
 
-def check_equal(folder: Path, size: int) -> None:
-    """Compare what so many ranks have trained with what one process trains."""
-    (folder / "alone").mkdir()
-    cases.equal(folder / "alone", 0)
-    one = torch.load(folder / "alone" / "0.pt")
-    ranks = [torch.load(folder / "equal" / f"{rank}.pt") for rank in range(size)]
-    for name, alone in one.items():
-        assert torch.allclose(ranks[0][name], alone, rtol=0.0, atol=1e-5), name
+def check_equal(folder: Path, size: int, case: str = "equal") -> dict[str, torch.Tensor]:
+    """Compare what so many ranks have trained with what one process trains; return the latter."""
+    alone = folder / f"{case} alone"
+    alone.mkdir()
+    cases.CASES[case](alone, 0)
+    one: dict[str, torch.Tensor] = torch.load(alone / "0.pt")
+    ranks = [torch.load(folder / case / f"{rank}.pt") for rank in range(size)]
+    for name, expected in one.items():
+        assert torch.allclose(ranks[0][name], expected, rtol=0.0, atol=1e-5), name
         assert all(torch.equal(each[name], ranks[0][name]) for each in ranks), name
+    return one
+
+
+def check_trained(one: dict[str, torch.Tensor]) -> None:
     moved = {name: float((one[name] - start).abs().max()) for name, start in _starts().items()}
     assert all(distance > 1e-3 for distance in moved.values()), "training must go somewhere"
 
 
 def test_ranks_add_up_to_one_process(folder: Path) -> None:
-    check_equal(folder, SIZE)
+    check_trained(check_equal(folder, SIZE))
+
+
+def test_ranks_with_users_add_up_to_one_process(folder: Path) -> None:
+    one = check_equal(folder, SIZE, "users")
+    start = cases.models()["cnn"][0].state_dict()
+    assert max(float((one[name] - each).abs().max()) for name, each in start.items()) > 1e-3
 
 
 @pytest.mark.evidence
@@ -61,6 +72,7 @@ CASES = (
     "draws",
     "reactive",
     "refusals",
+    "users",
     "together",
     "tuned",
     "wrapped",
@@ -207,6 +219,9 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
             assert "the data must be the same on every rank, in the same order" in found[case]
         for case in ("kinds", "keys of some"):
             assert f"complete, a Shard or a Shard with keys, {different}" in found[case]
+        assert "users must have all of their rows on one rank" in found["a user in common"]
+        assert "the data must be the same on every rank, in the same order" in found["other users"]
+        assert found["users of some"].endswith(f"users {different}")
         for case in ("a key in common", "a name in common", "a number and its digits"):
             assert "keys must be different for all records of all ranks" in found[case]
         assert "train_linear is for one process" in found["linear"]
@@ -215,7 +230,7 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         assert "run directory must be new or empty" in found["folder that is not empty"]
         fine = {
             *("nothing", "rounded", "missing", "fetched", "fetched, same split"),
-            *("declared", "keys", "names", "keys of nobody"),
+            *("declared", "keys", "names", "keys of nobody", "users"),
         }
         assert not fine & found.keys()
     assert first["cap"].startswith("BudgetExceededError")

@@ -115,7 +115,7 @@ def sums_of_rows(patch: Patch) -> None:
     patch.setattr("dither.training.private.clip_recording", wrong)
 
 
-TESTS = "tests/training/test_users.py::"
+TESTS, SUMS = "tests/training/test_users.py::", "tests/training/test_user_sums.py::"
 AUDITED = (
     Bug("a user's rows that are clipped one by one", rows_clipped_one_by_one, AUDIT, users),
     Bug("a user's rows that are drawn one by one", rows_drawn_one_by_one, AUDIT, users),
@@ -127,7 +127,7 @@ USER_BUGS = (
     Bug(
         "microbatches that cut a user in two",
         microbatches_of_so_many_rows,
-        f"{TESTS}test_microbatches_keep_the_rows_of_a_user_together",
+        f"{SUMS}test_microbatches_keep_the_rows_of_a_user_together",
     ),
     Bug(
         "ids that differ by a space",
@@ -142,6 +142,6 @@ USER_BUGS = (
     Bug(
         "users that count by their rows",
         sums_of_rows,
-        f"{TESTS}test_the_sum_is_that_of_a_loop_over_users",
+        f"{SUMS}test_the_sum_is_that_of_a_loop_over_users[linear]",
     ),
 )
