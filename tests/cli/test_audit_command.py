@@ -213,6 +213,41 @@ def test_a_plan_of_correlated_noise(attack: str, capsys: pytest.CaptureFixture[s
     assert 0.0 < found["lower"] < found["claimed"]["epsilon"]
 
 
+def user_plan() -> Plan:
+    made = Plan.from_noise_multipliers([3.0] * 4, delta=1e-5, dataset_size=100, batch_size=20)
+    return made.for_users(5)
+
+
+@pytest.mark.parametrize(("given", "rows"), [([], 5), (["--canary-rows", "1"], 1)])
+def test_canaries_are_users_where_a_plan_protects_users(
+    given: list[str], rows: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("plan.json").write_text(user_plan().to_json(), encoding="utf-8")
+    assert main(["audit", "--plan", "plan.json", "--json", *FAST, *given]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["canary_rows"] == rows
+    assert "per user is claimed" in found["verdict"]
+    assert main(["audit", "--plan", "plan.json", *FAST, *given]) == 0
+    text = f"3,000 users with {rows} row{'s' * (rows > 1)} each"
+    assert text in capsys.readouterr().out
+
+
+def test_the_steps_that_were_spent_protect_users_too() -> None:
+    from dither.cli.audit import _spent_plan
+    from dither.ledger import Ledger
+
+    made = user_plan()
+    Path("run").mkdir()
+    Path("run/run.json").write_text('{"run": "users", "ledger": null}', encoding="utf-8")
+    ledger = Ledger("run")
+    account = ledger.register(made, name="users")
+    account.begin(0, 3.0)
+    account.finish(0, 3.0)
+    found, claimed = _spent_plan(Path("run"), made)
+    ledger.close()
+    assert (found.steps, found.rows_per_user, claimed.unit) == (1, 5, "user")
+
+
 def test_cycles_that_were_spent_are_attacked() -> None:
     from dither.cli.audit import _spent_plan
     from dither.ledger import Ledger

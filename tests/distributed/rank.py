@@ -98,6 +98,19 @@ def equal(folder: Path, rank: int) -> None:
     torch.save(found, folder / f"{rank}.pt")
 
 
+def users(folder: Path, rank: int) -> None:
+    """Users with one to seven records, all of whom take part in every step."""
+    owners = np.repeat(np.arange(7), [1, 2, 3, 7, 6, 5, 2])
+    plan = dither.Plan.unsafe_without_noise(
+        steps=STEPS, dataset_size=7, batch_size=7, clip_norm=0.5
+    )
+    model, inputs = models()["cnn"]
+    data, optimizer = (inputs, torch.arange(RECORDS) % 3), OPTIMIZERS["sgd"](model.parameters())
+    private = dither.make_private(model, optimizer, plan, data, users=owners[::-1])
+    go(private)
+    torch.save(model.state_dict(), folder / f"{rank}.pt")
+
+
 class Still(nn.Module):
     """Its gradients are zero, so that releases are noise alone."""
 
@@ -218,7 +231,9 @@ def refusals(folder: Path, rank: int) -> None:
 
     def tried(name: str, *, z: float = 2.0, dataset: Any = data, **changed: Any) -> None:
         sizes = {"dataset_size": 100, "batch_size": 10, "sampling": "poisson", **changed}
-        ledger, seed, frozen = (sizes.pop(key, None) for key in ("ledger", "seed", "frozen"))
+        ledger, seed, frozen, owners = (
+            sizes.pop(key, None) for key in ("ledger", "seed", "frozen", "owners")
+        )
         lr = sizes.pop("lr", 0.1)
         settings: dict[str, Any] = sizes
         plan = dither.Plan.from_noise_multipliers([z] * 3, delta=1e-5, **settings)
@@ -231,7 +246,11 @@ def refusals(folder: Path, rank: int) -> None:
             [*model.parameters()][-1].requires_grad_(False)
         optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=lr)
         try:
-            go(dither.make_private(model, optimizer, plan, dataset, ledger=ledger, seed=seed))
+            go(
+                dither.make_private(
+                    model, optimizer, plan, dataset, ledger=ledger, seed=seed, users=owners
+                )
+            )
         except (ValueError, TypeError, BudgetExceededError, StepError) as refusal:
             found[name] = f"{type(refusal).__name__}: {refusal}"
 
@@ -269,6 +288,10 @@ def refusals(folder: Path, rank: int) -> None:
     tried("names", dataset=Shard(Augmented(data[0]), keys=names))
     names[rank] = "the same"
     tried("a name in common", dataset=Shard(Augmented(data[0]), keys=names))
+    tried("users", dataset=Shard(data), owners=own // 4)
+    tried("a user in common", dataset=Shard(data), owners=own // 4 - rank)
+    tried("other users", owners=own // 4)
+    tried("users of some", owners=own // 4 if rank else None)
     tried(
         "a number and its digits", dataset=Shard(data, keys=own if rank else [*map(str, own + 100)])
     )
@@ -376,6 +399,7 @@ CASES: dict[str, Callable[[Path, int], None]] = {
         draws,
         reactive,
         refusals,
+        users,
         together,
         tuned,
         wrapped,

@@ -21,28 +21,33 @@ from dither.training import Shard
 SIZE = len(cases.SHARDS)
 
 
-def check_equal(folder: Path, size: int) -> None:
+def check_equal(folder: Path, size: int, case: str, starts: dict[str, torch.Tensor]) -> None:
     """Compare what so many ranks have trained with what one process trains."""
-    (folder / "alone").mkdir()
-    cases.equal(folder / "alone", 0)
-    one = torch.load(folder / "alone" / "0.pt")
-    ranks = [torch.load(folder / "equal" / f"{rank}.pt") for rank in range(size)]
-    for name, alone in one.items():
-        assert torch.allclose(ranks[0][name], alone, rtol=0.0, atol=1e-5), name
+    alone = folder / f"{case} alone"
+    alone.mkdir()
+    cases.CASES[case](alone, 0)
+    one = torch.load(alone / "0.pt")
+    ranks = [torch.load(folder / case / f"{rank}.pt") for rank in range(size)]
+    for name, expected in one.items():
+        assert torch.allclose(ranks[0][name], expected, rtol=0.0, atol=1e-5), name
         assert all(torch.equal(each[name], ranks[0][name]) for each in ranks), name
-    moved = {name: float((one[name] - start).abs().max()) for name, start in _starts().items()}
+    moved = {name: float((one[name] - start).abs().max()) for name, start in starts.items()}
     assert all(distance > 1e-3 for distance in moved.values()), "training must go somewhere"
 
 
 def test_ranks_add_up_to_one_process(folder: Path) -> None:
-    check_equal(folder, SIZE)
+    check_equal(folder, SIZE, "equal", _starts())
+
+
+def test_ranks_with_users_add_up_to_one_process(folder: Path) -> None:
+    check_equal(folder, SIZE, "users", cases.models()["cnn"][0].state_dict())
 
 
 @pytest.mark.evidence
 @pytest.mark.parametrize("size", [2, 4])
 def test_other_numbers_of_ranks_add_up(size: int, tmp_path: Path) -> None:
     run(size, cases.main, tmp_path, "equal")
-    check_equal(tmp_path, size)
+    check_equal(tmp_path, size, "equal", _starts())
 
 
 def _starts() -> dict[str, torch.Tensor]:
@@ -61,6 +66,7 @@ CASES = (
     "draws",
     "reactive",
     "refusals",
+    "users",
     "together",
     "tuned",
     "wrapped",
@@ -207,6 +213,9 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
             assert "the data must be the same on every rank, in the same order" in found[case]
         for case in ("kinds", "keys of some"):
             assert f"complete, a Shard or a Shard with keys, {different}" in found[case]
+        assert "users must have all of their rows on one rank" in found["a user in common"]
+        assert "the data must be the same on every rank, in the same order" in found["other users"]
+        assert found["users of some"].endswith(f"users {different}")
         for case in ("a key in common", "a name in common", "a number and its digits"):
             assert "keys must be different for all records of all ranks" in found[case]
         assert "train_linear is for one process" in found["linear"]
@@ -215,7 +224,7 @@ def test_refusals_reach_every_rank(folder: Path) -> None:
         assert "run directory must be new or empty" in found["folder that is not empty"]
         fine = {
             *("nothing", "rounded", "missing", "fetched", "fetched, same split"),
-            *("declared", "keys", "names", "keys of nobody"),
+            *("declared", "keys", "names", "keys of nobody", "users"),
         }
         assert not fine & found.keys()
     assert first["cap"].startswith("BudgetExceededError")

@@ -11,6 +11,7 @@ from tests.planted.bug import AUDIT, Bug
 from tests.planted.correlated_bugs import CORRELATED_BUGS
 from tests.planted.estimator_bugs import ESTIMATOR_BUGS
 from tests.planted.loop_bugs import LOOP_BUGS
+from tests.planted.user_bugs import USER_BUGS
 from torch import Tensor
 
 import dither
@@ -376,5 +377,6 @@ BUGS = (
     Bug("steps that the accountant loses", steps_lost_by_the_accountant, AUDIT, many_equal_steps),
     *CORRELATED_BUGS,
     *LOOP_BUGS,
+    *USER_BUGS,
     *ESTIMATOR_BUGS,
 )

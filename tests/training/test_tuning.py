@@ -93,20 +93,23 @@ class Scored(nn.Module):
         return x[:, 0] + 0.0 * self.weight
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize(("sampling", "rows"), [("poisson", 1), ("fixed", 1), ("poisson", 5)])
 def test_a_record_moves_the_scores_by_no_more_than_is_accounted(
-    sums: list[Tensor], sampling: str
+    sums: list[Tensor], sampling: str, rows: int
 ) -> None:
+    """Or a user, with so many rows."""
     plan = plan_of(batch_size=120, sampling=sampling, steps=2)  # every record in every step
 
     def scores(last: float) -> Tensor:
         sums.clear()
-        x = torch.full((120, 1), 0.3)
-        x[-1] = last
-        x = x if math.isfinite(last) or sampling == "fixed" else x[:-1]
+        x = torch.full((120 * rows, 1), 0.3)
+        x[-rows:] = last
+        x = x if math.isfinite(last) or sampling == "fixed" else x[:-rows]
+        users = torch.arange(len(x)) // rows if rows > 1 else None
         made = Scored()
         optimizer = torch.optim.SGD(made.parameters(), lr=1.0)
-        run = join(made, optimizer, plan, (x, torch.zeros(len(x), dtype=torch.int64)), seed=1)
+        records = x, torch.zeros(len(x), dtype=torch.int64)
+        run = join(made, optimizer, plan, records, users=users, seed=1)
 
         def step(batch: Any) -> None:
             run.backward(run.model(batch[0]))

@@ -5,7 +5,8 @@ Canaries go through the same code as any training: the plan's sampler draws them
 them, the release adds noise. With one coordinate per canary their draws and their noise are
 independent, and so are the trials. What is known of other records moves other coordinates, so that
 for each canary this is a pair of adjacent datasets whose difference nothing hides: the worst pair
-that the accountant considers.
+that the accountant considers. Where users are protected, a canary is a user with several equal
+rows, whose gradients add up.
 
 In plans whose noise reacts, a release moves b, and b moves the noise of later steps. Trials that
 shared one run would not be independent, and a single canary among thousands would move nothing.
@@ -17,7 +18,7 @@ training loop and its clipping are not part of this; the attack "one-run" covers
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -102,39 +103,42 @@ def signal_signs(included: Included, *, replaced: bool) -> FloatArray:
 
 @final
 class Directions:
-    """Directions of canaries: each a coordinate of its own, or the rows of a matrix.
+    """Directions of canaries: each a coordinate of its own, or a vector of a matrix.
 
     Args:
         count: how many there are.
-        rows: their directions, of length 1, or None.
+        vectors: their directions, of length 1, or None.
     """
 
-    def __init__(self, count: int, rows: FloatArray | None = None) -> None:
-        self._rows = None if rows is None else torch.tensor(rows, dtype=torch.float32)
-        self.records = torch.arange(count) if self._rows is None else self._rows
+    def __init__(self, count: int, vectors: FloatArray | None = None) -> None:
+        self._count = count
+        self._vectors = None if vectors is None else torch.tensor(vectors, dtype=torch.float32)
 
     def model(self) -> nn.Module:
-        """Return a model whose output for a canary is the parameters' component along it."""
-        rows = self._rows
+        """Return a model whose output for a canary's number is the component along it."""
+        vectors = self._vectors
         layer: nn.Linear | nn.Embedding
         # skip_init leaves the state of torch's generator unchanged.
-        if rows is None:
-            layer = skip_init(nn.Embedding, len(self.records), 1)
+        if vectors is None:
+            layer = skip_init(nn.Embedding, self._count, 1)
         else:
-            layer = skip_init(nn.Linear, rows.shape[1], 1, bias=False)
+            layer = skip_init(nn.Linear, vectors.shape[1], 1, bias=False)
         nn.init.zeros_(layer.weight)
-        return layer
+        if vectors is None:
+            return layer
+        return nn.Sequential(nn.Embedding.from_pretrained(vectors), layer)  # which is frozen
 
     def along(self, parameters: Tensor) -> FloatArray:
         """Return a vector's component along every canary."""
         flat = parameters.detach().reshape(-1)
-        return (flat if self._rows is None else self._rows @ flat).double().numpy()
+        return (flat if self._vectors is None else self._vectors @ flat).double().numpy()
 
 
 def attack_plan(
     plan: Plan | ReactivePlan,
     included: Included,
     *,
+    rows: int = 1,
     directions: Directions | None = None,
     seed: int | None = None,
     progress: bool = False,
@@ -148,6 +152,7 @@ def attack_plan(
     Args:
         plan: the plan.
         included: which canaries are in the data.
+        rows: how many each of them has, if the plan protects users.
         directions: their directions; None gives each a coordinate of its own.
         seed: makes it reproducible.
         progress: whether progress is shown on standard error.
@@ -160,7 +165,8 @@ def attack_plan(
         for number, part in enumerate(runs):
             own = Directions(part.size) if directions is None else directions
             key = None if seed is None else seed + 1_000_003 * number
-            white_box[part], final_model[part] = _run(plan, included[part], own, key, bar)
+            found = _run(plan, included[part], rows, own, key, bar)
+            white_box[part], final_model[part] = found
     return Scores(included, white_box, final_model, _independent(plan, directions))
 
 
@@ -180,6 +186,7 @@ def _independent(plan: Plan | ReactivePlan, directions: Directions | None) -> tu
 def _run(
     plan: Plan | ReactivePlan,
     included: Included,
+    rows: int,
     directions: Directions,
     seed: int | None,
     bar: Progress,
@@ -188,9 +195,9 @@ def _run(
     C, m = plan.clip_norm, plan.batch_size
     length = _LONG if plan.clipping == "automatic" else _LONGER * C
     model = directions.model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    (weight,) = model.parameters()
-    private = _private(plan, model, optimizer, _records(plan, included, directions), seed)
+    (weight,) = (each for each in model.parameters() if each.requires_grad)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    private = _private(plan, model, optimizer, _records(plan, included), rows, seed)
     ratio = LikelihoodRatio(plan, included.size)
     for batch in private.batches():
         for records, signs in private.microbatches(batch, _ROWS):
@@ -205,19 +212,16 @@ def _run(
     return ratio.finish(), final_model
 
 
-def _records(
-    plan: Plan | ReactivePlan, included: Included, directions: Directions
-) -> tuple[Tensor, Tensor]:
+def _records(plan: Plan | ReactivePlan, included: Included) -> tuple[Tensor, Tensor]:
     """Return the canaries in the data with their signs, and records with zero gradient."""
     kept = torch.from_numpy(included)
     if plan.sampling == "fixed":
-        here, signs = directions.records, torch.where(kept, 1.0, -1.0)
+        here, signs = torch.arange(kept.numel()), torch.where(kept, 1.0, -1.0)
         idle = plan.dataset_size - included.size
     else:
-        here = directions.records[kept]
+        here = torch.nonzero(kept)[:, 0]
         signs, idle = torch.ones(len(here)), 1
-    rest = directions.records[:1].expand(idle, *directions.records.shape[1:])
-    return torch.cat([here, rest]), torch.cat([signs, torch.zeros(idle)])
+    return torch.cat([here, here.new_zeros(idle)]), torch.cat([signs, torch.zeros(idle)])
 
 
 def _private(
@@ -225,12 +229,18 @@ def _private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     records: tuple[Tensor, Tensor],
+    rows: int,
     seed: int | None,
 ) -> Private:
+    users: dict[str, Any] = {}
+    if plan.rows_per_user is not None:
+        owners = torch.arange(len(records[0])).repeat(rows)  # a user's rows are not neighbours
+        records = records[0][owners], records[1][owners]
+        users = {"users": owners, "rows_per_user": plan.rows_per_user}
     with warnings.catch_warnings():
         # Canaries need not be as many as the plan's records: each is drawn independently.
-        warnings.filterwarnings("ignore", message="the dataset has another number of records")
-        return join(model, optimizer, plan, records, seed=seed)
+        warnings.filterwarnings("ignore", message="the dataset has another number of")
+        return join(model, optimizer, plan, records, seed=seed, **users)
 
 
 @dataclass(frozen=True)

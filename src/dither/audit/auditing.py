@@ -1,7 +1,7 @@
 """Audit a plan or a run: attack it, count the right guesses, compare with the claim."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,6 +53,7 @@ def audit(
     attack: str = "white-box",
     confidence: float = 0.95,
     trials: int | None = None,
+    canary_rows: int | None = None,
     seed: int | None = None,
     progress: bool = False,
 ) -> AuditResult:
@@ -60,7 +61,8 @@ def audit(
 
     Canaries, each included independently with probability 1/2, go through real private training
     with the plan (for noise that follows a filter: through its state, sampler and release only).
-    The attacker knows everything but the inclusions, the batches and the noise.
+    The attacker knows everything but the inclusions, the batches and the noise. Where the plan
+    protects users, a canary is a user with several rows, which all push in the same direction.
 
     - ``white-box`` sees every release, and guesses by the likelihood ratio.
     - ``final-model`` sees only the final parameters.
@@ -76,6 +78,8 @@ def audit(
         confidence: in (0, 1).
         trials: the number of canaries, at least 100; None is 50,000, and 2,000 for ``one-run``
             (under fixed sampling at most 100, or one, for each of the plan's records).
+        canary_rows: how many rows each canary has, if the plan protects users; more than the plan's
+            ``rows_per_user`` are drawn from. None is ``rows_per_user``.
         seed: makes the audit reproducible.
         progress: whether progress is shown on standard error.
 
@@ -95,7 +99,8 @@ def audit(
     if isinstance(plan, Plan) and not plan.noise_multipliers.any():
         raise validate.InvalidValueError("plan must add noise, got one without")
     Source(seed)  # checks the seed
-    attack_ = _Attack(plan, attack, _trial_count(plan, attack, trials), seed, progress)
+    count, rows = _trial_count(plan, attack, trials), _rows(plan, canary_rows)
+    attack_ = _Attack(plan, attack, count, rows, seed, progress)
     if attack == "one-run":
         return _audit_one_run(attack_, confidence)
     return _audit_trials(attack_, confidence)
@@ -161,6 +166,7 @@ class _Attack:
     plan: Plan | ReactivePlan
     name: str
     trials: int
+    rows: int | None
     seed: int | None
     progress: bool
 
@@ -169,7 +175,9 @@ class _Attack:
         included = draw_included(self.trials, seed)
         if isinstance(self.plan, ReactivePlan) and self.plan.noises is None:
             return attack_reactive_plan(self.plan, included, seed=seed, progress=self.progress)
-        return attack_plan(self.plan, included, seed=seed, progress=self.progress)
+        return attack_plan(
+            self.plan, included, rows=self.rows or 1, seed=seed, progress=self.progress
+        )
 
     def rehearse(self) -> tuple[FloatArray, Included]:
         """Return scores and inclusions that are independent of those of the attack."""
@@ -199,6 +207,18 @@ def _trial_count(plan: Plan | ReactivePlan, attack: str, trials: int | None) -> 
     return count
 
 
+def _rows(plan: Plan | ReactivePlan, canary_rows: int | None) -> int | None:
+    """Return how many rows a canary has; None where canaries are records."""
+    if canary_rows is None:
+        return plan.rows_per_user
+    if plan.rows_per_user is None:
+        raise validate.InvalidValueError(
+            f"canary_rows must be left out for a plan that protects records, got {canary_rows!r}: "
+            "plan.for_users(rows_per_user) protects users"
+        )
+    return validate.count(canary_rows=canary_rows)
+
+
 def _audit_trials(attack: _Attack, confidence: float) -> AuditResult:
     plan, level = attack.plan, 1.0 - confidence
     scores = attack.run(attack.seed)
@@ -225,6 +245,7 @@ def _audit_trials(attack: _Attack, confidence: float) -> AuditResult:
         gaussian=gaussian,
         breach=breach,
         allowed=allowed,
+        canary_rows=attack.rows,
         roc=roc_curve(score, included),
     )
 
@@ -232,14 +253,17 @@ def _audit_trials(attack: _Attack, confidence: float) -> AuditResult:
 def _audit_one_run(attack: _Attack, confidence: float) -> AuditResult:
     canaries, seed = attack.trials, attack.seed
     key = int(Source(seed).stream("directions", 0).words(1)[0])
-    rows = np.random.default_rng(key).standard_normal((canaries, _WIDTH * canaries))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    vectors = np.random.default_rng(key).standard_normal((canaries, _WIDTH * canaries))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     included = draw_included(canaries, seed)
     scores = attack_plan(
         attack.plan,
         included,
-        directions=Directions(canaries, rows),
+        rows=attack.rows or 1,
+        directions=Directions(canaries, vectors),
         seed=seed,
         progress=attack.progress,
     )
-    return one_run(scores.white_box, included, claimed=attack.plan.bound, confidence=confidence)
+    claimed = attack.plan.bound
+    found = one_run(scores.white_box, included, claimed=claimed, confidence=confidence)
+    return replace(found, canary_rows=attack.rows)

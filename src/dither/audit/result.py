@@ -132,6 +132,7 @@ class AuditResult:
         roc: false and true positive rates of the attack, for a plot.
         gaussian: the lower bound on ε if the mechanism is Gaussian; only for full batches.
         breach: a point above the trade-off, or None.
+        canary_rows: how many rows each canary has, which is a user; None if it is a record.
 
     Example:
         >>> import dither
@@ -152,6 +153,7 @@ class AuditResult:
     roc: FloatArray = field(repr=False)
     gaussian: float | None = None
     breach: Breach | None = None
+    canary_rows: int | None = None
 
     @property
     def is_violated(self) -> bool:
@@ -166,6 +168,7 @@ class AuditResult:
         if not math.isfinite(self.claimed.epsilon):
             return f"Nothing is claimed, and {proof}."
         bound = f"ε ≤ {rounded(self.claimed.epsilon, 4)} at δ = {self.claimed.delta:.3g}"
+        bound += " per user" if self.claimed.unit == "user" else ""
         claim = f"{bound} is {'claimed' if self.claimed.is_upper_bound else 'estimated'}"
         claim += " so far" if isinstance(self.claimed, SpentSoFar) else ""
         if self.lower > self.claimed.epsilon:

@@ -64,6 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of canaries; default: 50,000, and 2,000 for one-run",
     )
     parser.add_argument(
+        "--canary-rows",
+        type=number,
+        default=argparse.SUPPRESS,
+        metavar="K",
+        help="rows of each canary, for a plan that protects users; default: its rows per user",
+    )
+    parser.add_argument(
         "--seed", type=number, default=argparse.SUPPRESS, help="makes the audit reproducible"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
@@ -111,6 +118,7 @@ def _audit(arguments: argparse.Namespace) -> tuple["AuditResult", str]:
         "attack": arguments.attack,
         "confidence": arguments.confidence,
         "trials": getattr(arguments, "trials", None),
+        "canary_rows": getattr(arguments, "canary_rows", None),
         "seed": getattr(arguments, "seed", None),
         "progress": True,
     }
@@ -167,6 +175,8 @@ def _spent_plan(directory: Path, planned: "Plan") -> tuple["Plan", PrivacyBound]
         sampling=planned.sampling,
         correlation=planned.correlation,
     )
+    if planned.rows_per_user is not None:
+        plan = plan.for_users(planned.rows_per_user)
     if (plan.bound.lower or 0.0) > planned.bound.epsilon:
         raise validate.InvalidValueError(
             f"run_dir must be of a run within its plan, ε = {planned.bound.epsilon:.6g}, got one "
@@ -181,7 +191,7 @@ def _audit_canaries(
     """Audit a run by the canaries in its data."""
     from dither.audit import one_run
 
-    for name in ("trials", "seed"):
+    for name in ("trials", "canary_rows", "seed"):
         if hasattr(arguments, name):
             raise validate.InvalidValueError(
                 f"{name} does not apply to a run with canaries of its own, got "
@@ -215,6 +225,7 @@ def _facts(result: "AuditResult") -> dict[str, Any]:
         "gaussian": result.gaussian,
         "confidence": result.confidence,
         "trials": result.trials,
+        "canary_rows": result.canary_rows,
         "guesses": result.guesses,
         "right": result.right,
         "breach": None if breach is None else asdict(breach),
@@ -237,13 +248,19 @@ def _print(result: "AuditResult", steps: str) -> None:
         ("if Gaussian", None if result.gaussian is None else lower_text(result.gaussian)),
         ("trade-off", _tradeoff(result)),
         ("steps", steps),
-        ("canaries", f"{result.trials:,}"),
+        ("canaries", _canaries(result)),
         ("guesses", f"{result.guesses:,}, {result.right:,} right"),
     ):
         if value is not None:
             table.add_row(name, value)
     Console(highlight=False).print(table)
     sys.stdout.write(f"{result.verdict}\n")
+
+
+def _canaries(result: "AuditResult") -> str:
+    k = result.canary_rows
+    users = "" if k is None else f" users with {k:,} row{'s' * (k > 1)} each"
+    return f"{result.trials:,}{users}"
 
 
 def _tradeoff(result: "AuditResult") -> str | None:

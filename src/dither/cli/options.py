@@ -59,6 +59,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "checkpoint_every": validate.count,
     "confidence": validate.probability,
     "trials": validate.count,
+    "canary_rows": validate.count,
     "canaries": validate.count,
     "seeds": validate.count,
     "jobs": validate.count,

@@ -169,18 +169,19 @@ def own_records(
     users: Any = None,
     rows_per_user: int | None = None,
     missing: str = "drop",
+    planned: int | None = None,
     **settings: Any,
 ) -> tuple[Records, Users | None]:
     """Return this rank's part of the dataset, or its shard, and its users if there are any.
 
-    Settings are those of `records_of`.
+    Settings are those of `users_of` and `records_of`.
     """
     is_shard = isinstance(dataset, Shard)
     whole = dataset.dataset if is_shard else dataset
     records = records_of(whole, may_be_empty=is_shard and ranks.size > 1, **settings)
     kind = "complete" if not is_shard else "a Shard" + " with keys" * (dataset.keys is not None)
     check_same(ranks, {_KIND: kind, "users": users is not None})
-    own = users_of(users, records, rows_per_user=rows_per_user, missing=missing)
+    own = users_of(users, records, rows_per_user=rows_per_user, missing=missing, planned=planned)
     if is_shard:
         if dataset.keys is not None:
             _check_keys(ranks, dataset.keys, records.length)

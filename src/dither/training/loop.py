@@ -169,7 +169,10 @@ def train(
     check_rank_zero_has(group, directory=run.directory)
     check_same(group, {"averaging": averaging, "loss": loss if isinstance(loss, str) else None})
     records = records_of(held(data), may_be_empty=group.size > 1)
-    users = users_of(users, records, rows_per_user=rows_per_user, missing=missing)
+    users = users_of(
+        users, records, rows_per_user=rows_per_user, missing=missing,
+        planned=plan.rows_per_user if isinstance(plan, Plan | ReactivePlan) else None,
+    )  # fmt: skip
     directory = group.on_rank_zero(
         lambda: None if run.directory is None else RunDirectory(run, run.directory)
     )

@@ -73,7 +73,8 @@ def make_private(
             from a record to its id. Users are then drawn instead of records, the mean gradient of a
             user's records is clipped as one, the plan's ``dataset_size`` and ``batch_size`` are
             numbers of users, and ε is for adding or removing a user with all records.
-        rows_per_user: the most records of a user in a step, chosen at random every time; None is 8.
+        rows_per_user: the most records of a user in a step, chosen at random every time; None is
+            what the plan says, or 8.
         missing: what becomes of records whose id is None, NaN or empty: "drop" leaves them out,
             "own" makes each a user of its own.
 
@@ -137,7 +138,7 @@ def join(
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     records, own = own_records(
         dataset, ranks, users=users, rows_per_user=rows_per_user, missing=missing,
-        collate_fn=collate_fn, workers=workers, dtype=dtype,
+        planned=plan.rows_per_user, collate_fn=collate_fn, workers=workers, dtype=dtype,
     )  # fmt: skip
     plan = for_users(plan, own)
     check_same_run(ranks, model, optimizer, plan, seed=seed, augment=augment is not None)

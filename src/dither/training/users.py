@@ -21,6 +21,7 @@ ROWS_PER_USER = 8
 """How many rows of a user take part in a step unless it is given: the mean over eight has most of
 what the mean over all would have, as the variance within a user falls like one over the rows."""
 
+_NO_USER = ("", "<NA>", "NaT")  # pandas.NA has no truth value
 MISSING = ("drop", "own")
 """What becomes of rows without a user: they are left out, or each is a user of its own."""
 
@@ -108,9 +109,17 @@ class Users:
 
 
 def users_of(
-    users: Any, records: Any, *, rows_per_user: int | None = None, missing: str = "drop"
+    users: Any,
+    records: Any,
+    *,
+    rows_per_user: int | None = None,
+    missing: str = "drop",
+    planned: int | None = None,
 ) -> Users | None:
-    """Return the users of records, from ids or a function of a record; None without users."""
+    """Return the users of records, from ids or a function of a record; None without users.
+
+    ``planned`` is the plan's number of rows per user, if it has one; none other is taken.
+    """
     if users is None or isinstance(users, Users):
         given = {"rows_per_user": rows_per_user, "missing": None if missing == "drop" else missing}
         for name, value in given.items():
@@ -120,7 +129,11 @@ def users_of(
                 )
         return users
     ids = [users(records[i]) for i in range(records.length)] if callable(users) else users
-    most = ROWS_PER_USER if rows_per_user is None else rows_per_user
+    if None not in (rows_per_user, planned) and rows_per_user != planned:
+        raise validate.InvalidValueError(
+            f"rows_per_user must be left out or be the plan's, {planned}, got {rows_per_user!r}"
+        )
+    most = next(each for each in (rows_per_user, planned, ROWS_PER_USER) if each is not None)
     found = Users.of(ids, rows_per_user=most, missing=missing)
     if len(ids) != records.length:
         raise validate.InvalidValueError(
@@ -151,7 +164,7 @@ def _texts(ids: Any) -> list[str | None]:
         raise validate.InvalidTypeError(
             f"users must be one id per row, or a function of a record, got {type(ids).__name__}"
         )
-    shape = getattr(ids, "shape", (len(ids),))
+    shape = ids.shape if isinstance(ids, np.ndarray) else (len(ids),)
     if len(shape) != 1 and shape[1:] != (1,):
         raise validate.InvalidValueError(
             f"users must be one id per row, got an array of {len(shape)} dimensions"
@@ -161,9 +174,14 @@ def _texts(ids: Any) -> list[str | None]:
 
 
 def _text(value: Any) -> str | None:
-    if isinstance(value, Tensor | np.generic):
+    if isinstance(value, Tensor | np.ndarray) and tuple(value.shape) not in ((), (1,)):
+        raise validate.InvalidTypeError(
+            "users must be one id per row, a number or a text, got an id of shape "
+            f"{tuple(value.shape)}"
+        )
+    if isinstance(value, Tensor | np.ndarray | np.generic):
         value = value.item()
-    if value is None or value != value or str(value) in ("", "<NA>", "NaT"):  # NaN is not itself
+    if value is None or str(value) in _NO_USER or value != value:  # NaN is not itself
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
