@@ -13,7 +13,7 @@ from scipy.stats import norm
 import dither
 from dither.accounting.gaussian import gaussian_epsilon
 from dither.audit.bounds import at_least, at_most
-from dither.evaluation.evaluating import _release
+from dither.evaluation.evaluating import add_noise
 from dither.evaluation.many_classes import ManyClasses
 from dither.evaluation.numbers import Numbers
 from dither.evaluation.two_classes import TwoClasses
@@ -116,7 +116,7 @@ def audited(made: Plan, trials: int) -> float:
     alarms = [0, 0]
     for trial in range(2 * trials):
         is_in = trial % 2
-        released, *_ = _release(others + is_in * record, made, Source(seed=trial), None)
+        released, *_ = add_noise(others + is_in * record, made, Source(seed=trial), None)
         alarms[is_in] += int((released - others) @ direction > 0.5 * np.linalg.norm(record))
     found = norm.ppf(at_least(alarms[1], trials, 0.9995)) - norm.ppf(
         at_most(alarms[0], trials, 0.9995)
