@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.cli.errors import error_line
 
+import dither
 from dither import Plan
-from dither.cli import main
+from dither.cli import _build_parser, main
+from dither.cli.train_table import _read_schema, _split
 from dither.ledger import Ledger
 from dither.reports import run_report
 
@@ -17,6 +20,8 @@ SCANS = [
     "train", "--data", "scans.npz", "--classes", "0,1", "--steps", "4", "--batch-size", "30",
     "--model", "linear", "--users", "patient",
 ]  # fmt: skip
+VISITS = ["train", "--data", "visits.csv", "--schema", "schema.json", "--steps", "5"]
+BY_PATIENT = [*VISITS, "--users", "patient"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +34,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = np.array([*(f"p{int(k)}" for k in owners), *[""] * 20])
     values = rng.normal(size=(ROWS, 3))
     np.savez("scans.npz", x=values, y=(values[:, 0] > 0.0).astype(int), patient=ids)
+    table = pd.DataFrame({"patient": ids, "age": values[:, 0], "day": np.arange(ROWS)})
+    table["ill"] = np.where(values[:, 0] > 0.0, "yes", "no")
+    table.to_csv("visits.csv", index=False)
+    table[["age"]].to_csv("new.csv", index=False)
+    write_schema()
+
+
+def write_schema(**more: str) -> None:
+    fields = {
+        "confirmed": True,
+        **more,
+        "target": {"column": "ill", "classes": ["no", "yes"]},
+        "columns": {"age": {"kind": "number", "bounds": [-3, 3]}, "day": {"kind": "ignored"}},
+    }
+    Path("schema.json").write_text(json.dumps(fields), encoding="utf-8")
 
 
 def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -60,7 +80,9 @@ def test_a_run_on_arrays_protects_people(
     assert "remove one user" in " ".join(out.split())
     assert Ledger("run").summary(1e-4)["unit"] == "user"
     assert "per user." in run(["ledger", "show", "run"], capsys)
-    assert run_report(Path("run")).claim.bound.unit == "user"  # type: ignore[union-attr]
+    bound = run_report(Path("run")).claim.bound
+    assert bound is not None
+    assert bound.unit == "user"
     predicted = run(["predict", "run", "scans.npz"], capsys)
     assert len(predicted.splitlines()) == ROWS + 1
 
@@ -100,3 +122,63 @@ def test_users_need_a_column_or_an_array(capsys: pytest.CaptureFixture[str]) -> 
     for option, value in (("--rows-per-user", "3"), ("--missing", "own")):
         line = error_line(["train", "--data", "scans.npz", option, value], capsys)
         assert f"{option[2:].replace('-', '_')} needs the column of users, --users" in line
+
+
+@pytest.mark.parametrize("model", ["linear", "gam", "mlp"])
+def test_a_table_protects_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run([*BY_PATIENT, "--model", model, "--json"], capsys))
+    assert (found["unit"], found["dataset_size"], found["rows_per_user"]) == ("user", PEOPLE, 8)
+    assert (plan_of("visits-run").unit, plan_of("visits-run").rows_per_user) == ("user", 8)
+    saved = dither.load("visits-run")
+    assert (saved.privacy.unit, saved.schema.users) == ("user", "patient")
+    bound = run_report(Path("visits-run")).claim.bound
+    assert bound is not None
+    assert bound.unit == "user"
+    assert "per user." in run(["ledger", "show", "visits-run"], capsys)
+    lines = run(["predict", "visits-run", "new.csv"], capsys).splitlines()
+    assert lines[0] == "prediction,p_no,p_yes"
+    lines = run(["predict", "visits-run", "visits.csv", "--id", "patient"], capsys).splitlines()
+    assert lines[1].startswith("p0,")
+
+
+def test_the_schema_names_the_users_and_the_command_line_another_column(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_schema(users="patient")
+    options = ["--rows-per-user", "2", "--missing", "own", "--run-dir"]
+    out = run([*VISITS, *options, "run1"], capsys)
+    assert f"n = {PEOPLE + 20}, at most 2 rows of each in a step" in out
+    assert (plan_of("run1").dataset_size, plan_of("run1").rows_per_user) == (PEOPLE + 20, 2)
+    run([*VISITS, "--users", "day", "--run-dir", "run2"], capsys)
+    assert plan_of("run2").dataset_size == ROWS
+
+
+def test_a_holdout_has_all_rows_of_its_users(capsys: pytest.CaptureFixture[str]) -> None:
+    paid = ["--holdout", "0.3", "--evaluate-epsilon", "3"]
+    arguments = _build_parser().parse_args([*BY_PATIENT, *paid])
+    arguments.holdout = 0.3
+    schema = _read_schema(arguments)
+    parts = _split(arguments, schema, schema.read("visits.csv"))
+    assert parts.holdout is not None
+    assert not ({*parts.train["patient"]} & {*parts.holdout["patient"]}) - {""}
+    assert len(parts.train) + len(parts.holdout) == ROWS
+    assert (parts.train_size, parts.holdout_size) == (42, 18)
+    found = json.loads(run([*BY_PATIENT, *paid, "--json"], capsys))
+    assert found["dataset_size"] == 42
+    assert found["evaluation"]["privacy"]["unit"] == "user"
+    runs = Ledger("visits-run").runs.values()
+    assert {each.entry.part for each in runs} == {"training", "holdout"}
+    assert {each.entry.unit for each in runs} == {"user"}
+    out = run([*BY_PATIENT, *paid, "--run-dir", "again"], capsys)
+    assert "A user is in one part only, so the larger of both costs counts" in " ".join(out.split())
+    assert out.count("users ") >= 2
+
+
+def test_mistakes_in_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for options, words in (
+        (["--users", "nobody"], "users: table must have every column of the schema, but has no"),
+        (["--users", "age"], "users must be a column of ids, neither a feature nor the target"),
+        (["--missing", "own"], "missing needs the column of users, --users, got 'own' alone"),
+    ):
+        assert words in error_line([*VISITS, *options], capsys)
+    assert not Path("visits-run").exists()

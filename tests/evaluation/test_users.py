@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from tests.evaluation.test_coverage import limits
-from tests.evaluation.test_sensitivity import ANY, MANY, NUMBERS, TWO, Constant, change
+from tests.evaluation.test_sensitivity import ANY, MANY, NUMBERS, TWO, Constant, audited, change
 
 import dither
 from dither.accounting import BudgetExceededError
@@ -73,6 +73,16 @@ def test_a_user_with_a_million_rows_moves_row_level_sums_by_more() -> None:
     p, y, owners = np.tile([1.0, 0.0], (10**6, 1)), np.ones(10**6, np.int64), np.zeros(10**6, int)
     assert np.linalg.norm(TWO.sums(p, y, owners)) == pytest.approx(TWO.norm, rel=1e-5)
     assert np.linalg.norm(TWO.sums(p, y)) > 1e6
+
+
+def test_an_audit_with_a_user_as_canary_catches_row_level_sums() -> None:
+    made = dither.plan(
+        epsilon=2.0, delta=1e-3, dataset_size=31, batch_size=31, steps=1, clip_norm=TWO.norm,
+        noise="uniform",
+    ).for_users(1)  # fmt: skip
+    p, y, owners = np.tile([1.0, 0.0], (3, 1)), np.ones(3, np.int64), np.zeros(3, np.int64)
+    assert audited(made, 1000, TWO.sums(p, y, owners)) <= made.bound.epsilon
+    assert audited(made, 1000, TWO.sums(p, y)) > made.bound.epsilon
 
 
 def test_users_with_one_row_are_records() -> None:
