@@ -66,7 +66,7 @@ def test_a_cap_for_a_ledger_to_come(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = tmp_path / "all.sqlite"
     out(["ledger", "cap", str(file), "--epsilon", "2", "--delta", "1e-5"], capsys)
     text = out(["ledger", "show", str(file)], capsys)
-    assert "Spent together: ε = 0 at δ = 1e-05" in text
+    assert "Spent together: ε = 0 at δ = 1e-05, per record." in text
 
 
 @pytest.mark.parametrize(("argv", "words"), [

@@ -13,7 +13,7 @@ from scipy.stats import norm
 import dither
 from dither.accounting.gaussian import gaussian_epsilon
 from dither.audit.bounds import at_least, at_most
-from dither.evaluation.evaluating import _release
+from dither.evaluation.evaluating import add_noise
 from dither.evaluation.many_classes import ManyClasses
 from dither.evaluation.numbers import Numbers
 from dither.evaluation.two_classes import TwoClasses
@@ -104,19 +104,21 @@ def test_the_price_is_that_of_the_gaussian_mechanism(epsilon: float, delta: floa
     assert float(exact) == pytest.approx(delta, rel=1e-6)
 
 
-def audited(made: Plan, trials: int) -> float:
+def audited(made: Plan, trials: int, record: NDArray[np.float64] | None = None) -> float:
     """Return a lower bound on ε, right with 99.9 %, of an attacker who knows all but one record.
+
+    The record is given by what it adds to the sums; None adds as much as one can.
 
     The releases are normal, so that the rates of right and of wrong alarms bound the distance of
     the two means in standard deviations.
     """
-    record = TWO.sums(np.array([[1.0, 0.0]]), np.array([1]))
+    record = TWO.sums(np.array([[1.0, 0.0]]), np.array([1])) if record is None else record
     others = TWO.sums(np.full((30, 2), 0.5), np.arange(30) % 2)
     direction = record / np.linalg.norm(record)
     alarms = [0, 0]
     for trial in range(2 * trials):
         is_in = trial % 2
-        released, *_ = _release(others + is_in * record, made, Source(seed=trial), None)
+        released, *_ = add_noise(others + is_in * record, made, Source(seed=trial), None)
         alarms[is_in] += int((released - others) @ direction > 0.5 * np.linalg.norm(record))
     found = norm.ppf(at_least(alarms[1], trials, 0.9995)) - norm.ppf(
         at_most(alarms[0], trials, 0.9995)

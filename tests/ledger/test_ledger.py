@@ -1,5 +1,6 @@
 """What a ledger adds up, what it refuses, and how it says which case it is in."""
 
+import pickle
 import sqlite3
 from pathlib import Path
 
@@ -279,3 +280,27 @@ def test_bad_arguments(tmp_path: Path) -> None:
     ledger.register(plan(), name="one")
     with pytest.raises(ValueError, match="name must be new in the ledger, got 'one'"):
         ledger.register(plan(), name="one")
+
+
+def test_a_run_that_was_planned_before_is_not_adaptive(tmp_path: Path) -> None:
+    ledger, plans = new(tmp_path), (plan(2.0), plan(1.5, 20))
+    run_all(ledger, plans[0])
+    handle = pickle.loads(pickle.dumps(ledger.part("s", "a").preplanned()))  # noqa: S301
+    assert handle.split_part == ("s", "a")
+    run_all(ledger.preplanned(), plans[1])
+    assert ledger.composition == "fixed"
+    expected = peer(*plans, delta=1e-5)
+    assert expected * 0.99 <= ledger.total(1e-5).epsilon <= expected * 1.005
+    again = Ledger(tmp_path / "shared.sqlite", create=False)
+    assert again.composition == "fixed"
+    run_all(ledger, plan(3.0, 5))  # this one was not
+    assert ledger.composition == "adaptive"
+    assert [run.entry.is_preplanned for run in ledger.runs.values()] == [None, True, None]
+
+
+def test_a_cap_holds_for_runs_that_were_planned_before(tmp_path: Path) -> None:
+    ledger, made = new(tmp_path), plan(2.0)
+    ledger.cap(made.bound.epsilon * 1.2, 1e-5)
+    run_all(ledger, made)
+    with pytest.raises(BudgetExceededError, match="above the cap"):
+        run_all(ledger.preplanned(), made)

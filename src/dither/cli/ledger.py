@@ -99,7 +99,8 @@ def _show(arguments: argparse.Namespace, ledger: "Ledger") -> None:
     console.print(table)
     total = "∞" if totals["epsilon"] is None else rounded(totals["epsilon"], 4)
     how = COMPOSITION_TEXT[totals["composition"]]
-    sys.stdout.write(f"Spent together: ε = {total} at δ = {delta:g}. {how}\n")
+    unit = totals["unit"]
+    sys.stdout.write(f"Spent together: ε = {total} at δ = {delta:g}, per {unit}. {how}\n")
     if any(run["is_conditional"] for run in totals["runs"]):
         sys.stdout.write(
             "NOT PROVEN: a run had settings that were read off its records without noise.\n"

@@ -29,6 +29,7 @@ MODELS = ("cnn", "linear", "mlp")
 TABLE_MODELS = ("linear", "gam", "mlp")
 TABLES = (".csv", ".csv.gz", ".parquet")
 NOISES = ("uniform", "matched", "optimal", "correlated")
+MISSING = ("drop", "own")
 SAMPLINGS = ("poisson", "fixed", "cyclic")
 FIGURES = (".pdf", ".png", ".svg")
 REPORTS = (".html", ".json")
@@ -52,6 +53,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "epochs": validate.positive,
     "warmup": validate.count,
     "batch_size": validate.count,
+    "rows_per_user": validate.count,
     "dataset_size": validate.count,
     "dimension": validate.count,
     "smoothness": validate.positive,
@@ -233,6 +235,12 @@ def check_data(arguments: argparse.Namespace) -> None:
                 f"{name} is for data of your own: {arguments.data} has its own, got "
                 f"{getattr(arguments, name)!r}"
             )
+    if hasattr(arguments, "users") and not arguments.data.lower().endswith(".npz"):
+        raise validate.InvalidValueError(
+            "users must be a column of a table or an array of a .npz file, got "
+            f"{arguments.users!r} for {arguments.data!r}"
+        )
+    check_user_options(arguments, getattr(arguments, "users", None))
     for name in ("schema", "drop", "holdout", "evaluate_epsilon"):
         if hasattr(arguments, name):
             raise validate.InvalidValueError(
@@ -245,6 +253,21 @@ def check_data(arguments: argparse.Namespace) -> None:
         raise validate.InvalidValueError(
             f"model must be one of {', '.join(MODELS)} or MODULE:FUNCTION, got {arguments.model!r}"
         )
+
+
+def check_user_options(arguments: argparse.Namespace, users: str | None) -> None:
+    """Raise for options that need users, if there are none."""
+    for name in ("rows_per_user", "missing"):
+        if users is None and hasattr(arguments, name):
+            raise validate.InvalidValueError(
+                f"{name} needs the column of users, --users, got {getattr(arguments, name)!r} alone"
+            )
+
+
+def user_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options about users that are given, besides whose each row is."""
+    names = ("rows_per_user", "missing")
+    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
 
 
 def read_data(arguments: argparse.Namespace) -> tuple["Examples", "Examples | None"]:

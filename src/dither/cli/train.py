@@ -19,6 +19,7 @@ from dither.cli.options import (
     is_table,
     print_json,
     read_data,
+    user_settings,
 )
 from dither.cli.run_directory import (
     add_canaries,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from dither.data import Examples
     from dither.planning import Plan
     from dither.training import Recipe, Run, TrainResult
+    from dither.training.users import Users
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
@@ -75,6 +77,8 @@ def _run(arguments: argparse.Namespace) -> None:
     name = "mlp" if arguments.model == "auto" else arguments.model
     build = find_model(name)
     examples, test = read_data(arguments)
+    ids = _read_ids(arguments, len(examples))
+    users = _users_of(arguments, ids)
     run = Run(
         getattr(arguments, "run_dir", None),
         resume=arguments.resume,
@@ -86,14 +90,17 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     new_model = partial(_new_model, arguments, build, examples)
     model = new_model()
-    recipe = ranks.on_rank_zero(lambda: _find_recipe(arguments, model, examples, run))
+    recipe = ranks.on_rank_zero(lambda: _find_recipe(arguments, model, examples, users, run))
     canaries = ranks.on_rank_zero(lambda: build_canaries(arguments, examples))
     if canaries is not None:
         examples = add_canaries(canaries, examples)
+        if ids is not None:  # each canary is a user with one row
+            own = [f"canary {k} of dither" for k in range(len(examples) - len(ids))]
+            users = _users_of(arguments, [*ids, *own])
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{recipe}\n")
         sys.stdout.flush()
-    fit = partial(_train, arguments, examples=examples, test=test)
+    fit = partial(_train, arguments, examples=examples, users=users, test=test)
     with remove_unused_canaries(arguments, canaries) if ranks.is_rank_zero else nullcontext():
         results = {str(recipe.noise): fit(model, recipe, run=run)}
     if arguments.compare:
@@ -114,8 +121,33 @@ def _new_model(
     return model.to(arguments.device)
 
 
+def _read_ids(arguments: argparse.Namespace, records: int) -> "list[Any] | None":
+    """Return the ids of the records' users, from an array of the file."""
+    if not hasattr(arguments, "users"):
+        return None
+    from dither.data import load_ids
+
+    ids = load_ids(arguments.data, arguments.users, data_dir=getattr(arguments, "data_dir", None))
+    if ids.shape != (records,):
+        raise validate.InvalidValueError(
+            f"users must be an array of one id per record, {records} in all, got shape {ids.shape} "
+            f"of {arguments.users!r}"
+        )
+    return [*ids.tolist()]
+
+
+def _users_of(arguments: argparse.Namespace, ids: "list[Any] | None") -> "Users | None":
+    from dither.training.users import Users
+
+    return None if ids is None else Users.of(ids, **user_settings(arguments))
+
+
 def _find_recipe(
-    arguments: argparse.Namespace, model: "nn.Module", examples: "Examples", run: "Run"
+    arguments: argparse.Namespace,
+    model: "nn.Module",
+    examples: "Examples",
+    users: "Users | None",
+    run: "Run",
 ) -> "Recipe":
     """Return the recipe of a run that is resumed, or a new one."""
     from dither.training.records import records_of
@@ -124,7 +156,8 @@ def _find_recipe(
 
     directory = None if run.directory is None else RunDirectory(run, run.directory)
     given = given_settings(arguments)
-    return find_recipe(model, records_of(examples), len(examples), given, directory).settled()
+    length = len(examples) if users is None else users.count
+    return find_recipe(model, records_of(examples), length, given, directory, users).settled()
 
 
 def _describe(
@@ -184,6 +217,7 @@ def _train(
     plan: "Recipe | Plan",
     *,
     examples: "Examples",
+    users: "Users | None",
     test: "Examples | None",
     run: "Run | None" = None,
 ) -> "TrainResult":
@@ -198,6 +232,7 @@ def _train(
         evaluate=None if test is None else Public(test),
         every=-(-plan.steps // 20),
         run=run,
+        users=users,
         progress=not arguments.quiet,
         seed=getattr(arguments, "seed", None),
     )
@@ -248,6 +283,7 @@ def _summary(result: "TrainResult") -> dict[str, Any]:
         {
             "epsilon": result.bound.epsilon,
             "delta": result.bound.delta,
+            "unit": result.bound.unit,
             "steps": result.steps,
             "plan": result.plan.fingerprint,
             "metrics": result.metrics,

@@ -8,6 +8,7 @@ from dither.cli.options import (
     CLIP_NORM_HELP,
     CLIPPING_HELP,
     DATASETS,
+    MISSING,
     NOISES,
     SAMPLINGS,
     TABLES,
@@ -57,20 +58,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         ("purpose", "TEXT", "what the model is for; the report of the run says it"),
         ("public-test", "FILE", "a file of public records to evaluate on, in the same format"),
+        (
+            "users",
+            "COLUMN",
+            "whose each row is: a column of a table, default that of its schema, or an array of a "
+            ".npz file. Then people are protected instead of rows, and n and m are numbers of them",
+        ),
         ("data-dir", "DIR", "directory of the standard sets; default: $DITHER_DATA, else ./data"),
     ):
         data.add_argument(f"--{name}", default=argparse.SUPPRESS, metavar=metavar, help=text)
+    data.add_argument(
+        "--missing",
+        choices=MISSING,
+        default=argparse.SUPPRESS,
+        help="rows without a user are left out (drop), or each is a user of its own; default: drop",
+    )
     for name, metavar, text in (
+        (
+            "rows-per-user",
+            "K",
+            "the most rows of a user in a step, drawn anew each time; default: 8",
+        ),
         (
             "dataset-size",
             "N",
-            "public number of records, n; default: the number of records in the data, which "
-            "becomes public by that",
+            "public number of records, n, or of users with --users; default: the number in the "
+            "data, which becomes public by that",
         ),
         (
             "holdout",
             "SHARE",
-            "evaluate on private records of a table: each is held out with this probability",
+            "evaluate on private records of a table: each, or each user with all of the user's "
+            "rows, is held out with this probability",
         ),
         (
             "evaluate-epsilon",

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dither import validate
-from dither.cli.options import TABLE_MODELS, parse_schedule, print_json
+from dither.cli.options import (
+    TABLE_MODELS,
+    check_user_options,
+    parse_schedule,
+    print_json,
+    user_settings,
+)
 from dither.cli.train_options import TABLE_EPSILON
 from dither.types import rounded
 
@@ -94,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
     schema = _read_schema(arguments)
     directory = Path(getattr(arguments, "run_dir", _default_directory(arguments.data)))
     _check_new(directory)
-    parts = _split(arguments, schema.read(arguments.data))
+    parts = _split(arguments, schema, schema.read(arguments.data))
     test = getattr(arguments, "public_test", None)
     public = None if test is None else schema.read(test)
     for each in (parts.holdout, public):  # what cannot be used is found before training
@@ -133,7 +139,7 @@ def _new_directory(directory: Path) -> Iterator[None]:
 
 
 def _read_schema(arguments: argparse.Namespace) -> "Schema":
-    """Return the schema, in which columns of --drop are ignored."""
+    """Return the schema, in which columns of --drop are ignored, with the users of --users."""
     from dither.schema import Ignored, Schema
 
     schema = Schema.load(arguments.schema)
@@ -148,19 +154,29 @@ def _read_schema(arguments: argparse.Namespace) -> "Schema":
                 f"drop must be columns of the schema, {', '.join(schema.columns)}, got {name!r}"
             )
     columns = {k: Ignored() if k in dropped else column for k, column in schema.columns.items()}
-    return Schema(columns, schema.target)
+    users = getattr(arguments, "users", schema.users)
+    check_user_options(arguments, users)
+    return Schema(columns, schema.target, users)
 
 
-def _split(arguments: argparse.Namespace, table: "pd.DataFrame") -> _Parts:
-    """Return all records, or those of a random split."""
+def _split(arguments: argparse.Namespace, schema: "Schema", table: "pd.DataFrame") -> _Parts:
+    """Return all records, or those of a random split; a user's rows are on one side."""
     from dither.evaluation import new_split, train_holdout_split
+    from dither.training.users import Users
 
+    ids, count = None, len(table)
+    if schema.users is not None:
+        ids = schema.user_ids(table)
+        count = Users.of(ids, **user_settings(arguments)).count
     is_counted = not hasattr(arguments, "dataset_size")
-    n = len(table) if is_counted else int(arguments.dataset_size)
+    n = count if is_counted else int(arguments.dataset_size)
     if not hasattr(arguments, "holdout"):
         return _Parts(table, None, "", is_counted, n, 0)
     train, holdout = train_holdout_split(
-        table, holdout=arguments.holdout, random_state=getattr(arguments, "seed", None)
+        table,
+        holdout=arguments.holdout,
+        users=ids,
+        random_state=getattr(arguments, "seed", None),
     )
     sizes = [max(1, round(share * n)) for share in (1.0 - arguments.holdout, arguments.holdout)]
     return _Parts(train, holdout, new_split(), is_counted, *sizes)
@@ -188,6 +204,7 @@ def _train(
         random_state=getattr(arguments, "seed", None),
         ledger=ledger,
         verbose=int(not (arguments.quiet or arguments.json)),
+        **user_settings(arguments),
         **settings,
     )
     estimator.fit(parts.train)
@@ -253,6 +270,7 @@ def _evaluate(
         delta=estimator.privacy.delta,
         dataset_size=parts.holdout_size,
         classes=schema.classes,
+        missing=getattr(arguments, "missing", "drop"),
         ledger=_ledger(getattr(arguments, "ledger", str(directory)), parts, "holdout"),
         random_state=getattr(arguments, "seed", None),
     )
@@ -270,7 +288,9 @@ def _print(arguments: argparse.Namespace, trained: _Trained) -> None:
                 "model": type(estimator).__name__,
                 "epsilon": _costs(trained)[0].epsilon,
                 "delta": estimator.privacy.delta,
+                "unit": plan.unit,
                 "dataset_size": plan.dataset_size,
+                "rows_per_user": plan.rows_per_user,
                 "features": trained.features,
                 "steps": plan.steps,
                 "batch_size": plan.batch_size,
@@ -290,7 +310,7 @@ def _print(arguments: argparse.Namespace, trained: _Trained) -> None:
     rows = {
         "model": type(estimator).__name__,
         "features": f"{trained.features:,} of {len(estimator.schema_.columns):,} columns",
-        "records": f"n = {plan.dataset_size:,}",
+        f"{plan.unit}s": f"n = {plan.dataset_size:,}{_rows_text(plan.rows_per_user)}",
         "budget": f"ε = {rounded(bound.epsilon, 4)}, δ = {rounded(bound.delta, 3)}{both}"
         + ("" if hasattr(arguments, "epsilon") else f" (default: --epsilon {TABLE_EPSILON:g})"),
         "training": f"{plan.steps:,} steps, batch size {plan.batch_size:,}, clip norm "
@@ -303,6 +323,10 @@ def _print(arguments: argparse.Namespace, trained: _Trained) -> None:
     run_dir = shlex.quote(str(trained.directory))
     sys.stdout.write(f"Next: dither predict {run_dir} new.csv -o scores.csv\n")
     sys.stdout.write(f"      dither report {run_dir}\n")
+
+
+def _rows_text(rows_per_user: int | None) -> str:
+    return "" if rows_per_user is None else f", at most {rows_per_user:,} rows of each in a step"
 
 
 def _costs(trained: _Trained) -> tuple["PrivacyBound", str]:
@@ -320,8 +344,8 @@ def _quality(trained: _Trained) -> str:
     if evaluation is not None:
         return (
             f"On private records that were held out, with noise and 95 % intervals:\n{evaluation}\n"
-            "A record is in one part only, so the larger of both costs counts: "
-            f"ε = {rounded(_costs(trained)[0].epsilon, 4)}.\n"
+            f"A {trained.estimator.plan_.unit} is in one part only, so the larger of both costs "
+            f"counts: ε = {rounded(_costs(trained)[0].epsilon, 4)}.\n"
         )
     if trained.metrics:
         return ""

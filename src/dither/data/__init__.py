@@ -12,7 +12,7 @@ executed.
 from dither.data.arrays import load_inputs
 from dither.data.examples import Examples, Split, align_with, with_classes
 from dither.data.files import directory
-from dither.data.loading import load
+from dither.data.loading import load, load_ids
 
 __all__ = [
     "Examples",
@@ -20,6 +20,7 @@ __all__ = [
     "align_with",
     "directory",
     "load",
+    "load_ids",
     "load_inputs",
     "with_classes",
 ]

@@ -77,6 +77,14 @@ def load_inputs(path: str | Path) -> NDArray[np.float32]:
         return _inputs(arrays, name, Path(path))
 
 
+def load_array(path: Path, name: str) -> NDArray[np.generic]:
+    """Return an array of a .npz file, such as the ids of the records' users."""
+    with _opened(path) as arrays:
+        if name not in arrays.files:
+            raise file_error(path, f"must hold the array {name}, got {arrays.files[:10]}")
+        return _array(arrays, name, path)
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[NpzFile]:
     with reading(path, "a .npz file"), path.open("rb") as stream:

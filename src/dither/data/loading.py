@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from dither.data.arrays import load_npz
+from dither.data.arrays import load_array, load_npz
 from dither.data.cifar import load_cifar10
 from dither.data.examples import Examples, Split
 from dither.data.files import directory, is_tar_name, quoted
@@ -67,6 +69,29 @@ def load(name: str | Path, *, data_dir: str | Path | None = None) -> Split:
         )
     path = _find_path(Path(name), base)
     return load_npz(path) if path.suffix.lower() == ".npz" else load_images(path)
+
+
+def load_ids(
+    name: str | Path, array: str, *, data_dir: str | Path | None = None
+) -> NDArray[np.generic]:
+    """Return the ids of the records' users, an array of a .npz file.
+
+    Args:
+        name: the path of the file, looked for as `load` does.
+        array: the name of the array, with one id per record.
+        data_dir: as `load` takes it.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/scans.npz"
+        >>> np.savez(path, x=np.zeros((3, 2)), y=[0, 1, 1], patient=["a", "b", "a"])
+        >>> load_ids(path, "patient").tolist()
+        ['a', 'b', 'a']
+    """
+    path = _find_path(Path(name), directory(data_dir))
+    if path.suffix.lower() != ".npz":
+        raise InvalidValueError(f"ids must be an array of a .npz file, got {quoted(path)}")
+    return load_array(path, array)
 
 
 def _find_path(path: Path, base: Path) -> Path:

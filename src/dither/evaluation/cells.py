@@ -1,10 +1,25 @@
-"""What the releases of all classifiers share."""
+"""What the releases of all models share: sums over records, or over users.
+
+Where users are protected, a user's contribution is the mean of those of the user's rows that count,
+each coordinate rounded towards 0 to a multiple of 2^(−20). A mean is no longer than the longest of
+what it is of, and rounding towards 0 makes it no longer, so that the bound on the norm of a
+record's contribution holds for a user's; and sums of the multiples are exact. However many rows a
+user has, to add or to remove the user changes the sums by that one contribution, as users partition
+the rows.
+
+A share or a mean is then over users, each of whom weighs the same: what is expected of a row that
+is drawn at random from a user who is. The sample's variance is still estimated from the rows, as if
+each user had one, drawn at random: the square of a mean is at most the mean of the squares, so that
+intervals of 95 % cover at least as often, and are wide where a user's rows differ. Pairs of rows of
+one user, of which the AUC counts its share, move it by at most 1/(number of users).
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dither.evaluation.estimates import WIDTH, Estimate, mean
 from dither.types import FloatArray
@@ -17,7 +32,7 @@ _GRID = 2.0**20
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Records of one bin of the predicted probability.
+    """Records of one bin of the predicted probability; of users, their shares of rows.
 
     Attributes:
         low: the least probability of the bin.
@@ -62,8 +77,11 @@ class OperatingPoint:
 class Metrics:
     """What a release says about a model; None where it does not say it.
 
+    Where users are protected, all shares and means are over users, each of whom weighs the same,
+    whatever number of rows they have.
+
     Attributes:
-        records: the number of records that were counted.
+        records: the number of records, or of users, that were counted.
         accuracy: the share of records whose class has the largest probability.
         balanced_accuracy: the mean of the accuracies of both classes; two classes only.
         auc: the probability that a positive record has a larger score than a negative one; two
@@ -103,6 +121,34 @@ def on_grid(values: FloatArray) -> FloatArray:
     return np.asarray(np.rint(values * _GRID) / _GRID)
 
 
+def add_up(
+    cells: NDArray[np.int64],
+    values: FloatArray,
+    size: int,
+    owners: NDArray[np.int64] | None,
+) -> FloatArray:
+    """Return the sum in each cell of what rows add, or of what users add.
+
+    Args:
+        cells: which cell each row adds to.
+        values: what it adds, multiples of 2^(−20).
+        size: the number of cells.
+        owners: the number of each row's user; None adds up rows.
+
+    Example:
+        >>> cells = np.array([0, 1, 1, 1])
+        >>> add_up(cells, np.ones(4), 2, None), add_up(cells, np.ones(4), 2, np.array([0, 0, 1, 1]))
+        (array([1., 3.]), array([0.5, 1.5]))
+    """
+    if owners is None:
+        return np.asarray(np.bincount(cells, values, minlength=size), np.float64)
+    pairs, place = np.unique(owners * size + cells, return_inverse=True)
+    users, cells = np.divmod(pairs, size)
+    means = np.bincount(place, values, minlength=pairs.size) / np.bincount(owners)[users]
+    sums = np.bincount(cells, np.trunc(means * _GRID) / _GRID, minlength=size)
+    return np.asarray(sums, np.float64)
+
+
 def clipped_losses(probabilities: FloatArray, bound: float) -> FloatArray:
     """Return min(−log p, L)/L, from 0 to 1."""
     with np.errstate(divide="ignore"):
@@ -110,7 +156,7 @@ def clipped_losses(probabilities: FloatArray, bound: float) -> FloatArray:
 
 
 def total(counts: FloatArray, noise: float) -> Estimate:
-    """Return the number of records; of it alone the noise is all that is not known."""
+    """Return the number of records or users; of it alone the noise is all that is not known."""
     found, around = float(counts.sum()), WIDTH * noise * counts.size**0.5
     return Estimate(max(found, 0.0), max(found - around, 0.0), max(found + around, 0.0))
 

@@ -14,7 +14,7 @@ from dither.clipping import ClippedSum
 from dither.evaluation.evaluation import Evaluation
 from dither.evaluation.many_classes import ManyClasses
 from dither.evaluation.numbers import Numbers
-from dither.evaluation.split import source_of
+from dither.evaluation.split import owners_of, source_of
 from dither.evaluation.two_classes import TwoClasses
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
@@ -36,15 +36,19 @@ def evaluate(
     target_bounds: tuple[float, float] | None = None,
     bins: int = 20,
     loss_bound: float | None = None,
+    users: Any = None,
+    missing: str = "drop",
     ledger: Ledger | str | Path | None = None,
     random_state: int | None = None,
 ) -> Evaluation:
     """Measure a model on private records, with noise and for a price.
 
     Guarantees: the result is a function of one Gaussian release, which is (ε, δ)-differentially
-    private for adding or removing one of these records; nothing else of them is used. What a record
-    adds to the release, and why its norm is bounded, is proven in `TwoClasses`, `ManyClasses` and
-    `Numbers`. The cost is in the ledger before the noise is drawn.
+    private for adding or removing one of these records, or with ``users`` one user with all of the
+    user's rows; nothing else of them is used. What a record adds to the release, and why its norm
+    is bounded, is proven in `TwoClasses`, `ManyClasses` and `Numbers`; a user adds the mean over
+    the user's rows, so that in all metrics every user weighs the same. The cost is in the ledger
+    before the noise is drawn.
 
     The model's score of a record must depend on that record and on the model only: not on the other
     records, nor on its place among them, beyond a rounding that moves no score over the edge of a
@@ -60,7 +64,7 @@ def evaluate(
             schema.
         epsilon: ε.
         delta: δ; None is 1/(10·n).
-        dataset_size: n, public; None takes the number of these records as public.
+        dataset_size: n, public; None takes the number of these records, or users, as public.
         classes: the classes, public, the positive one last if there are two; None takes the
             model's.
         target_bounds: the least and the largest target, public, of a regressor; None takes the
@@ -69,6 +73,9 @@ def evaluate(
         loss_bound: log losses above it count as much as it, by default 5 for two classes and
             5 + log(K/2) for K; for regressors the largest absolute error, by default half of the
             targets' range.
+        users: one id per record, as `dither.train` takes them; None takes the column that the
+            model's schema names, if it names one.
+        missing: "drop" leaves out rows without a user, "own" makes each a user of its own.
         ledger: a `dither.ledger.Ledger`, one of its parts or its path, where the cost is recorded.
         random_state: a seed, for tests only: whoever knows it can subtract the noise.
 
@@ -102,13 +109,20 @@ def evaluate(
         raise validate.InvalidValueError(
             f"y must have one entry per record, {len(scores)} in all, got {len(targets)}"
         )
-    n = max(len(targets), 1) if dataset_size is None else validate.count(dataset_size=dataset_size)
+    owners, count = None, len(targets)
+    users = _user_ids(model, X) if users is None else users
+    if users is not None:
+        owners, count = owners_of(users, count, missing=missing)
+        has_user = owners >= 0
+        scores, targets, owners = scores[has_user], targets[has_user], owners[has_user]
+    n = max(count, 1) if dataset_size is None else validate.count(dataset_size=dataset_size)
     made = plan(
         epsilon=epsilon, delta=0.1 / n if delta is None else delta, dataset_size=n, batch_size=n,
         steps=1, clip_norm=layout.norm, noise="uniform",
     )  # fmt: skip
-    sums = layout.sums(scores, targets)
-    released, noise, run = _release(sums, made, source, ledger)
+    # What a user adds, the mean of the rows, counts as one row of a step.
+    made = made if owners is None else made.for_users(1)
+    released, noise, run = add_noise(layout.sums(scores, targets, owners), made, source, ledger)
     return Evaluation(
         **vars(layout.metrics(released, noise)), privacy=made.bound, noise=noise,
         classes=tuple(map(_plain, names)), is_seeded=source.seed is not None,
@@ -116,7 +130,7 @@ def evaluate(
     )  # fmt: skip
 
 
-def _release(
+def add_noise(
     sums: FloatArray, made: Plan, source: Source, ledger: Ledger | str | Path | None
 ) -> tuple[FloatArray, float, str | None]:
     """Charge the ledger, then add noise; return noisy sums, the noise's deviation and the run."""
@@ -192,6 +206,12 @@ def _target(model: Any, table: Any) -> NDArray[Any]:
         )
     targets: NDArray[Any] = schema.encode_target(table)  # type: ignore[union-attr]
     return targets
+
+
+def _user_ids(model: Any, table: Any) -> NDArray[Any] | None:
+    """Return the ids in a table, if the schema of the model says whose each row is."""
+    schema: Any = getattr(model, "schema_", None)
+    return None if getattr(schema, "users", None) is None else schema.user_ids(table)
 
 
 def _scores(found: Any, columns: int | None) -> FloatArray:

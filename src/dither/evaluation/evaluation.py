@@ -40,8 +40,10 @@ class Evaluation(Metrics):
     """How good a model is on private records, with noise; made by `evaluate`.
 
     Every `Estimate` has a 95 % interval for the value in the population that the records are a
-    sample of: it covers the variation of the sample and the noise. What a release does not tell is
-    None or empty. All of it is post-processing of one release, and nothing else of the records.
+    sample of: it covers the variation of the sample and the noise. With users it is for a row that
+    is drawn at random from a user who is, and covers at least as often. What a release does not
+    tell is None or empty. All of it is post-processing of one release, and nothing else of the
+    records.
 
     Attributes:
         privacy: what the release costs.
@@ -116,8 +118,9 @@ class Evaluation(Metrics):
         return cls(**values)
 
     def __str__(self) -> str:
-        rows = [(_LABELS[each.name], getattr(self, each.name)) for each in fields(self)
-                if each.name in _LABELS]  # fmt: skip
+        labels = {**_LABELS, "records": f"{self.privacy.unit}s"}
+        rows = [(labels[each.name], getattr(self, each.name)) for each in fields(self)
+                if each.name in labels]  # fmt: skip
         if self.base_rate is not None:
             rows.append((f"share of {self.classes[-1]!r}", self.base_rate))
         shown = [(label, value) for label, value in rows if value is not None]

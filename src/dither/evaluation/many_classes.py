@@ -10,6 +10,7 @@ from dither.evaluation.cells import (
     LOSS_WEIGHT,
     CalibrationBin,
     Metrics,
+    add_up,
     base_log_loss,
     clipped_losses,
     total,
@@ -35,7 +36,7 @@ class ManyClasses:
     A record whose label is not a class, or one of whose probabilities is not a number, adds
     nothing; probabilities outside of [0, 1] are clipped to it. To add or to remove a record changes
     the sums by its contribution, hence by at most √1.5. Two blocks of K² and 2·bins cells have far
-    less noise in their totals than one of K²·bins.
+    less noise in their totals than one of K²·bins. For users see `dither.evaluation.cells`.
 
     Bins are equally wide on the scale of logits, from the logit of 1/K on; the last is open.
 
@@ -60,12 +61,18 @@ class ManyClasses:
         lowest = -math.log(self.classes - 1.0)
         return np.linspace(lowest, _HIGHEST, self.bins, dtype=np.float64)
 
-    def sums(self, probabilities: FloatArray, classes: NDArray[np.int64]) -> FloatArray:
+    def sums(
+        self,
+        probabilities: FloatArray,
+        classes: NDArray[np.int64],
+        owners: NDArray[np.int64] | None = None,
+    ) -> FloatArray:
         """Return the sums of all contributions. Sensitive: no noise has been added.
 
         Args:
             probabilities: records × K.
             classes: 0 … K−1 per record; −1 for a label that is not a class.
+            owners: the number of each row's user, if users are protected.
         """
         known = (classes >= 0) & np.isfinite(probabilities).all(1)
         p, y, K = np.clip(probabilities[known], 0.0, 1.0), classes[known], self.classes
@@ -75,10 +82,11 @@ class ManyClasses:
             bins = np.searchsorted(self.edges[1:], np.log(top) - np.log1p(-top))
         cells = np.where(y == predicted, 0, self.bins) + bins
         losses = clipped_losses(p[np.arange(len(y)), y], self.loss_bound)
+        ones, owners = np.ones(len(y)), None if owners is None else owners[known]
         return np.concatenate([
-            _BLOCK * np.bincount(y * K + predicted, minlength=K * K),
-            _BLOCK * np.bincount(cells, minlength=2 * self.bins),
-            [LOSS_WEIGHT * losses.sum()],
+            _BLOCK * add_up(y * K + predicted, ones, K * K, owners),
+            _BLOCK * add_up(cells, ones, 2 * self.bins, owners),
+            LOSS_WEIGHT * add_up(np.zeros_like(y), losses, 1, owners),
         ])  # fmt: skip
 
     def metrics(self, released: FloatArray, noise: float) -> Metrics:

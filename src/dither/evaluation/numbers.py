@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dither.evaluation.cells import Metrics, on_grid, total
+from dither.evaluation.cells import Metrics, add_up, on_grid, total
 from dither.evaluation.estimates import Estimate, ratio
 from dither.types import FloatArray
 
@@ -30,7 +31,8 @@ class Numbers:
 
     A record whose target is not a number adds nothing; a prediction that is not a number counts as
     an error of ``error_bound``. To add or to remove a record changes the sums by its contribution,
-    hence by at most that norm. All terms are multiples of 2^(−20), and their sums exact.
+    hence by at most that norm. All terms are multiples of 2^(−20), and their sums exact. For users
+    see `dither.evaluation.cells`.
 
     Attributes:
         low: the least target.
@@ -47,15 +49,29 @@ class Numbers:
         """The largest norm of a record's contribution."""
         return math.sqrt(1.0 + sum(w**2 for _, _, w in _MOMENTS) / 4.0)
 
-    def sums(self, predictions: FloatArray, targets: FloatArray) -> FloatArray:
-        """Return the sums of all contributions. Sensitive: no noise has been added."""
+    def sums(
+        self,
+        predictions: FloatArray,
+        targets: FloatArray,
+        owners: NDArray[np.int64] | None = None,
+    ) -> FloatArray:
+        """Return the sums of all contributions. Sensitive: no noise has been added.
+
+        Args:
+            predictions: one per record.
+            targets: one per record.
+            owners: the number of each row's user, if users are protected.
+        """
         known = ~np.isnan(targets)
         y = np.clip(targets[known], self.low, self.high)
         error = np.abs(np.nan_to_num(predictions[known], nan=math.inf, posinf=math.inf) - y)
         u = np.minimum(error / self.error_bound, 1.0)
         t = np.clip((y - self._center) / self._half_range, -1.0, 1.0)
-        features = [on_grid(w * _centred(u**i * t**j, j)).sum() for i, j, w in _MOMENTS]
-        return np.array([float(len(y)), *features])
+        features = [on_grid(w * _centred(u**i * t**j, j)) for i, j, w in _MOMENTS]
+        owners, cell = None if owners is None else owners[known], np.zeros(len(y), np.int64)
+        return np.concatenate(
+            [add_up(cell, each, 1, owners) for each in (np.ones(len(y)), *features)]
+        )
 
     def metrics(self, released: FloatArray, noise: float) -> Metrics:
         """Return what noisy sums say.

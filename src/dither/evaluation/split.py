@@ -11,10 +11,11 @@ from dither import validate
 from dither.ledger.entries import new_name
 from dither.randomness import Source
 from dither.sampling import Poisson
+from dither.training.users import Users
 
 
 def train_holdout_split(
-    *arrays: Any, holdout: float = 0.1, random_state: int | None = None
+    *arrays: Any, holdout: float = 0.1, users: Any = None, random_state: int | None = None
 ) -> list[Any]:
     """Split records at random, so that the costs of both parts need not be added.
 
@@ -27,6 +28,9 @@ def train_holdout_split(
     Args:
         *arrays: arrays, tensors, data frames, Series or lists with one entry per record.
         holdout: the probability, in (0, 1).
+        users: one id per record, as `dither.train` takes them: users are then drawn instead of
+            records, each with all of their rows, and the larger cost counts for users. A row
+            without an id is drawn by itself. Pass the ids among the arrays to split them, too.
         random_state: a seed, for tests only.
 
     Returns:
@@ -38,6 +42,10 @@ def train_holdout_split(
         ... )
         >>> len(X_train) == len(y_train), len(X_train) + len(X_holdout)
         (True, 1000)
+        >>> ids = ["ann", "bob", "ann", "eve"] * 50
+        >>> train, holdout = train_holdout_split(ids, users=ids, holdout=0.5, random_state=1)
+        >>> {*train} & {*holdout}
+        set()
     """
     probability = validate.probability(holdout=holdout)
     if not arrays:
@@ -48,9 +56,29 @@ def train_holdout_split(
             f"arrays must have the same number of records, got {', '.join(map(str, sizes))}"
         )
     stream = source_of(random_state).stream("split", 0)
-    held_out = Poisson(probability).draw(sizes[0], stream)
+    if users is None:
+        held_out = Poisson(probability).draw(sizes[0], stream)
+    else:
+        owners, count = owners_of(users, sizes[0], missing="own")
+        held_out = np.flatnonzero(np.isin(owners, Poisson(probability).draw(count, stream)))
     kept = np.setdiff1d(np.arange(sizes[0]), held_out, assume_unique=True)
     return [_take(each, records) for each in arrays for records in (kept, held_out)]
+
+
+def owners_of(users: Any, rows: int, *, missing: str) -> tuple[NDArray[np.int64], int]:
+    """Return the number of each row's user, −1 without one, and the number of users.
+
+    >>> owners_of(["bob", None, "ann", "bob"], 4, missing="drop")
+    (array([ 1, -1,  0,  1]), 2)
+    """
+    found = Users.of(users, missing=missing)
+    if _size(users) != rows:
+        raise validate.InvalidValueError(
+            f"users must have one id per record, {rows} in all, got {_size(users)}"
+        )
+    owners = np.full(rows, -1)
+    owners[found.rows] = np.repeat(np.arange(found.count), np.diff(found.ends, prepend=0))
+    return owners, found.count
 
 
 def new_split() -> str:

@@ -11,6 +11,7 @@ from dither.evaluation.cells import (
     CalibrationBin,
     Metrics,
     OperatingPoint,
+    add_up,
     base_log_loss,
     clipped_losses,
     on_grid,
@@ -41,7 +42,7 @@ class TwoClasses:
     probability is outside of [0, 1] is clipped to it. The sums are the sums of these contributions,
     each of a record and of public numbers alone: to add or to remove a record changes them by its
     contribution, hence by at most 5/4. All terms are multiples of 2^(−20), so that the sums of up
-    to 2^32 records are exact.
+    to 2^32 records are exact. For users see `dither.evaluation.cells`.
 
     Bins are equally wide on the scale asinh(s/2), which is that of logits near 0 and that of their
     logarithms far from it, from s = −8.9 to 8.9; the first and the last are open. With 20 bins they
@@ -86,12 +87,18 @@ class TwoClasses:
     def _middles(self) -> FloatArray:
         return np.asarray(self.width * (np.arange(self.bins) - self.bins // 2 + 0.5))
 
-    def sums(self, probabilities: FloatArray, classes: NDArray[np.int64]) -> FloatArray:
+    def sums(
+        self,
+        probabilities: FloatArray,
+        classes: NDArray[np.int64],
+        owners: NDArray[np.int64] | None = None,
+    ) -> FloatArray:
         """Return the sums of all contributions. Sensitive: no noise has been added.
 
         Args:
             probabilities: records × 2.
             classes: 0 or 1 per record; −1 for a label that is not a class.
+            owners: the number of each row's user, if users are protected.
         """
         known = (classes >= 0) & np.isfinite(probabilities[:, 1])
         p, y = np.clip(probabilities[known, 1], 0.0, 1.0), classes[known]
@@ -102,10 +109,11 @@ class TwoClasses:
         position = np.clip((scaled - self._middles[bins]) / self.width, -0.5, 0.5)
         cells, size = y * self.bins + bins, 2 * self.bins
         losses = clipped_losses(np.where(y == 1, p, 1.0 - p), self.loss_bound)
+        owners = None if owners is None else owners[known]
         return np.concatenate([
-            np.bincount(cells, minlength=size),
-            _POSITION_WEIGHT * np.bincount(cells, on_grid(position), minlength=size),
-            [LOSS_WEIGHT * losses.sum()],
+            add_up(cells, np.ones(len(y)), size, owners),
+            _POSITION_WEIGHT * add_up(cells, on_grid(position), size, owners),
+            LOSS_WEIGHT * add_up(np.zeros_like(y), losses, 1, owners),
         ])  # fmt: skip
 
     def metrics(self, released: FloatArray, noise: float) -> Metrics:

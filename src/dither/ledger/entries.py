@@ -48,6 +48,7 @@ class RunEntry:
         is_conditional: True if its claim holds only if what was read off the records is public.
         bands: the number of steps in a cycle, if the run is charged by cycles.
         unit: "user" if that is what it protects; None if it is a record.
+        is_preplanned: True if its noise was settled before any result on the records was seen.
     """
 
     run: str
@@ -64,6 +65,7 @@ class RunEntry:
     is_conditional: bool | None = None
     bands: int | None = None
     unit: str | None = None
+    is_preplanned: bool | None = None
 
 
 @dataclass(frozen=True)

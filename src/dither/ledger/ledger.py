@@ -51,11 +51,12 @@ class Ledger:
             place.parent.mkdir(parents=True, exist_ok=True)
         self._store, self._mutex = Store(place, is_new=create), Lock()
         self._part: tuple[str, str] | None = None
-        self._is_conditional = False
+        self._is_conditional = self._is_preplanned = False
 
     def __reduce__(self) -> tuple[Callable[..., "Ledger"], tuple[Any, ...]]:
         """Copy and pickle as another connection to the same file."""
-        return _reopen, (self.path, self._part, self._is_conditional)
+        shared = {"_store", "_mutex"}
+        return _reopen, (self.path, {k: v for k, v in vars(self).items() if k not in shared})
 
     def part(self, split: str, part: str) -> "Ledger":
         """Return this ledger for runs that have only one part of a random split of the records.
@@ -94,7 +95,7 @@ class Ledger:
             >>> ledger.total(1e-5).epsilon == plan.bound.epsilon
             True
         """
-        return self._handle(part=(_name(split=split), _name(part=part)))
+        return self._handle(_part=(_name(split=split), _name(part=part)))
 
     def conditional(self) -> "Ledger":
         """Return this ledger for runs with settings that were read off the records without noise.
@@ -111,7 +112,30 @@ class Ledger:
             >>> ledger.total(1e-5).is_upper_bound
             False
         """
-        return self._handle(is_conditional=True)
+        return self._handle(_is_conditional=True)
+
+    def preplanned(self) -> "Ledger":
+        """Return this ledger for runs that were planned before any result on the records was seen.
+
+        A run that is registered after others have spent counts as adaptive, since its plan may come
+        from their results. This says that its number of steps, sampling rate and noise multipliers
+        do not. Then it composes with them like one run, whatever else of it comes from their
+        results: ε of a composition depends on each step's sampling rate and noise multiplier alone,
+        and these are constants. So `dither.evaluation.RowsPerUser` may choose how many rows of a
+        user a run takes, if ε, batch size and steps were settled before.
+
+        Example:
+            >>> import dither, tempfile
+            >>> plan = dither.Plan.from_noise_multipliers(
+            ...     [4.0], delta=1e-5, dataset_size=100, batch_size=100
+            ... )
+            >>> ledger = Ledger(tempfile.mkdtemp())
+            >>> for handle in (ledger, ledger.preplanned()):
+            ...     handle.register(plan).finish(0, 4.0)
+            >>> ledger.composition
+            'fixed'
+        """
+        return self._handle(_is_preplanned=True)
 
     @property
     def path(self) -> Path:
@@ -147,7 +171,8 @@ class Ledger:
     def total(self, delta: float) -> PrivacyBound:
         """Return what was spent by all runs together.
 
-        Runs that were all registered before the first of them spent anything compose like one run.
+        Runs that were all registered before the first of them spent anything compose like one run,
+        and so do runs that were planned before (`preplanned`).
         A run that was registered later may have been planned by looking at results: then the total
         is an odometer's, by the orders that were fixed with the cap. Of the parts of a random split
         the most expensive counts (`part`).
@@ -212,9 +237,9 @@ class Ledger:
                 run, plan.fingerprint, plan.charge_sampling, plan.charge_rate, noise, bound.epsilon,
                 bound.delta, is_seeded, now(), split, part, self._is_conditional or None,
                 plan.bands if plan.bands > 1 else None,
-                plan.unit if plan.unit != "record" else None,
+                plan.unit if plan.unit != "record" else None, self._is_preplanned or None,
             )  # fmt: skip
-            state.check_cap(RunState(run_entry, noise, state.spenders))
+            state.check_cap(RunState(run_entry, noise, state.after(run_entry)))
             return run_entry
 
         self.append(entry)
@@ -299,14 +324,10 @@ class Ledger:
         with self._mutex:
             self._store.append(entry, check)
 
-    def _handle(
-        self, *, part: tuple[str, str] | None = None, is_conditional: bool = False
-    ) -> "Ledger":
+    def _handle(self, **facts: Any) -> "Ledger":
         """Return this ledger with other facts for new runs."""
         handle = object.__new__(Ledger)
-        handle._store, handle._mutex = self._store, self._mutex
-        handle._part = part or self._part
-        handle._is_conditional = is_conditional or self._is_conditional
+        handle.__dict__.update({**vars(self), **facts})
         return handle
 
     def _state(self) -> LedgerState:
@@ -345,8 +366,8 @@ def _in_directory(place: Path) -> Path:
     return place / FILE if place.is_dir() else place
 
 
-def _reopen(path: Path, part: tuple[str, str] | None, is_conditional: bool) -> Ledger:
-    return Ledger(path)._handle(part=part, is_conditional=is_conditional)
+def _reopen(path: Path, facts: Mapping[str, Any]) -> Ledger:
+    return Ledger(path)._handle(**facts)
 
 
 def _name(**argument: object) -> str:

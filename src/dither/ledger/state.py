@@ -17,8 +17,8 @@ _MOST_CHOICES = 64
 Composition = Literal["fixed", "adaptive"]
 COMPOSITION_TEXT = {
     "fixed": (
-        "Runs on the same records were registered before any of them had spent: they compose like "
-        "one run."
+        "Runs on the same records were planned before any of them had spent: they compose like one "
+        "run."
     ),
     "adaptive": (
         "A run was registered after others had spent, and may have been planned from their "
@@ -35,7 +35,8 @@ class RunState:
         entry: how it was registered.
         noise: the least noise of its steps by its latest plan, those that were spent first.
         spent: the noise of the steps that were charged.
-        after: names of the runs that had spent something when it was registered.
+        after: names of the runs that had spent something when it was registered; none if it was
+            planned before any of them had.
         is_open: whether it may still spend.
     """
 
@@ -95,7 +96,7 @@ class LedgerState:
 
     @property
     def composition(self) -> Composition:
-        """How the runs compose: "fixed" if all were registered before anything was spent.
+        """How the runs compose: "fixed" if all were planned before anything was spent.
 
         Runs on other parts of a split do not count: they do not compose.
         """
@@ -112,12 +113,16 @@ class LedgerState:
         """What the runs protect, all of them the same: "record" or "user"."""
         return next((run.entry.unit or "record" for run in self.runs.values()), "record")
 
+    def after(self, entry: RunEntry) -> frozenset[str]:
+        """The names of the runs from whose results a run may have been planned."""
+        return frozenset() if entry.is_preplanned else self.spenders
+
     def add(self, entry: Entry) -> None:
         """Take in the next entry."""
         if isinstance(entry, CapEntry):
             self.cap = entry
         elif isinstance(entry, RunEntry):
-            self.runs[entry.run] = RunState(entry, entry.noise, self.spenders)
+            self.runs[entry.run] = RunState(entry, entry.noise, self.after(entry))
         elif isinstance(entry, StepEntry):
             self.runs[entry.run].spent.append(entry.noise)
         elif isinstance(entry, PlanEntry):
