@@ -18,6 +18,7 @@ from dither.planning.serialization import (
     fingerprint_of,
     from_json_value,
     parse_json,
+    sizes_text,
     to_json_value,
 )
 from dither.schedules import Constant
@@ -388,10 +389,7 @@ class Plan:
     def __str__(self) -> str:
         z, eta = self.noise_multipliers, self.stepsizes
         head = (
-            f"{self.steps:,} steps, {self.sampling} sampling of m = {self.batch_size:,} out of "
-            f"n = {self.dataset_size:,}{' users' * (self.unit == 'user')} "
-            f"(q = {self.sample_rate:.6g}), "
-            f"{clipping_text(self.clip_norm, self.clipping)}\n"
+            f"{self.steps:,} steps, {sizes_text(self)}\n"
             f"step size   {eta[0]:.6g} first, {eta[-1]:.6g} last\n"
         ) + ("" if self.search is None else f"search      {self.search}\n")
         if math.isinf(self.bound.epsilon):
@@ -405,8 +403,3 @@ class Plan:
 
     def _correlation_text(self) -> str:
         return "" if self.correlation is None else f"; correlated within {self.bands} steps"
-
-
-def clipping_text(clip_norm: float, clipping: str) -> str:
-    """Return the clip norm of a plan, and the way of clipping unless it is flat."""
-    return f"clip norm {clip_norm:g}" + ("" if clipping == "flat" else f", {clipping} clipping")

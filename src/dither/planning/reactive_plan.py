@@ -11,8 +11,8 @@ import numpy as np
 from dither import validate
 from dither.accounting.filter import BudgetExceededError, Filter, order_for
 from dither.accounting.pld import least_noise
-from dither.planning.fixed_plan import Plan, clipping_text
-from dither.planning.serialization import fingerprint_of, to_json_value
+from dither.planning.fixed_plan import Plan
+from dither.planning.serialization import fingerprint_of, sizes_text, to_json_value
 from dither.schedules.reactive import Growth, Reactive, UnsafeRawAdaGradNorm
 from dither.types import (
     Budget,
@@ -178,10 +178,7 @@ class ReactivePlan:
                 "nothing is claimed, ε = ∞"
             )
         return (
-            f"up to {self.steps:,} steps, {self.sampling} sampling of m = {self.batch_size:,} out "
-            f"of n = {self.dataset_size:,}{' users' * (self.unit == 'user')} "
-            f"(q = {self.sample_rate:.6g}), "
-            f"{clipping_text(self.clip_norm, self.clipping)}\n"
+            f"up to {self.steps:,} steps, {sizes_text(self)}\n"
             f"step size   1/b_t, {self.stepsizes}\n"
             f"noise z     {noise}\n"
             f"privacy     {privacy}\n"

@@ -1,11 +1,15 @@
-"""Plans and their numbers as JSON: exact, with a fingerprint that shows damage."""
+"""Plans and their numbers as JSON, exact and with a fingerprint that shows damage, and as text."""
 
 import hashlib
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dither import validate
+
+if TYPE_CHECKING:
+    from dither.planning.fixed_plan import Plan
+    from dither.planning.reactive_plan import ReactivePlan
 
 
 def fingerprint_of(fields: dict[str, Any]) -> str:
@@ -33,3 +37,13 @@ def to_json_value(value: object) -> object:
 def from_json_value(value: Any) -> Any:
     """Return the value that `to_json_value` was given."""
     return math.inf if value == "infinity" else value
+
+
+def sizes_text(plan: "Plan | ReactivePlan") -> str:
+    """Return how a plan samples and clips."""
+    users = " users" if plan.unit == "user" else ""
+    clipping = "" if plan.clipping == "flat" else f", {plan.clipping} clipping"
+    return (
+        f"{plan.sampling} sampling of m = {plan.batch_size:,} out of n = {plan.dataset_size:,}"
+        f"{users} (q = {plan.sample_rate:.6g}), clip norm {plan.clip_norm:g}{clipping}"
+    )
