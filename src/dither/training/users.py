@@ -193,6 +193,7 @@ def _text(value: Any) -> str | None:
 def split_rows(rows: Tensor, size: int) -> Iterator[Tensor]:
     """Yield the rows of users in parts of at most ``size`` rows, or of one user with more.
 
+    >>> import torch
     >>> [part.tolist() for part in split_rows(torch.tensor([1, 2, 2, 5]), 4)]
     [[1, 2], [2], [5]]
     """
