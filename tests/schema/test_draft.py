@@ -164,3 +164,16 @@ def test_a_table_that_cannot_be_drafted_is_one_line(
     with pytest.raises((InvalidValueError, InvalidTypeError)) as error:
         draft(given, target=target)
     assert message in str(error.value)
+
+
+def test_a_draft_names_columns_that_may_be_users_and_chooses_none() -> None:
+    made = draft(
+        {**table(), "id": range(ROWS), "ill": [0, 1] * (ROWS // 2)}, target="ill", fill=True
+    )
+    text = made.to_toml()
+    hints = [line for line in text.splitlines() if line.startswith("# users = ")]
+    assert [line.split('"')[1] for line in hints] == ["patient_id", "customerID"]
+    confirmed = text.replace("confirmed = false", "confirmed = true")
+    assert Schema.from_dict(tomllib.loads(confirmed)).users is None
+    chosen = confirmed.replace(hints[1], hints[1].removeprefix("# "))
+    assert Schema.from_dict(tomllib.loads(chosen)).users == "customerID"

@@ -60,6 +60,9 @@ SCHEMA = Schema(
 )
 
 
+AGES = {"age": Number(bounds=(0, 120))}
+
+
 def with_columns(**columns: Any) -> dict[str, Any]:
     return {"columns": columns}
 
@@ -107,7 +110,10 @@ def test_a_schema_cannot_be_changed() -> None:
 
 NUMBER = {"kind": "number", "bounds": [0, 10]}
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"columns": {}, "colums": {}}, "key must be one of confirmed, target, columns, got 'colums'"),
+    (
+        {"columns": {}, "colums": {}},
+        "key must be one of confirmed, users, target, columns, got 'colums'",
+    ),
     ({"columns": []}, "columns must be a table of keys and values, got []"),
     ({"columns": {}}, "columns must have at least one column that is not ignored"),
     (with_columns(a={"kind": "ignored"}), "at least one column that is not ignored"),
@@ -210,3 +216,23 @@ def test_a_file_that_is_no_schema_is_one_line(
         Schema.load(tmp_path / name)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", [".toml", ".json"])
+def test_files_hold_the_column_of_users(suffix: str, tmp_path: Path) -> None:
+    schema = Schema({**AGES, "patient": Ignored()}, Target("ill", classes=(0, 1)), "patient")
+    schema.save(tmp_path / f"schema{suffix}")
+    found = Schema.load(tmp_path / f"schema{suffix}")
+    assert found == schema
+    assert found.users == "patient"
+    assert found != Schema(schema.columns, schema.target)
+    assert "'patient'" in repr(found)
+    assert found.feature_names() == ["age"]
+
+
+@pytest.mark.parametrize("name", ["age", "ill", ""])
+def test_users_are_neither_a_feature_nor_the_target(name: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"users must be a column of ids.*got '{name}'"):
+        Schema(AGES, Target("ill", classes=(0, 1)), name)
+    with pytest.raises(InvalidTypeError, match="users must be a str, got 3"):
+        Schema.from_dict({**with_columns(smoker={"kind": "yes/no"}), "users": 3})

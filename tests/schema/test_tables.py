@@ -138,3 +138,33 @@ def test_a_file_that_is_no_table_is_one_line(
     assert "\n" not in str(error.value)
     assert "secret" not in str(error.value)
     assert "table" in str(error.value)
+
+
+USERS = Schema({"age": Number(bounds=(0, 100))}, users="patient")
+
+
+def test_ids_are_compared_as_text_and_empty_cells_are_nobody(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("patient,age\n7,1\n 7.0,2\n007,3\n ,4\n7,5\n")
+    expected = ["7", "7", "007", None, "7"]
+    assert USERS.user_ids(tmp_path / "table.csv").tolist() == expected
+    cells = pd.DataFrame({"patient": [7, 7.0, "007", np.nan, "7"], "age": range(5)})
+    assert USERS.user_ids(cells).tolist() == expected
+    numbers = pd.DataFrame({"patient": [7.0, np.nan], "age": [1, 2]})
+    assert USERS.user_ids(numbers).tolist() == ["7", None]
+
+
+def test_a_table_for_prediction_has_no_users(tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("age\n50\n")
+    assert USERS.encode(tmp_path / "new.csv").tolist() == [[0.0]]
+    with pytest.raises(InvalidValueError, match="users: table must have .* but has no 'patient'"):
+        USERS.user_ids(tmp_path / "new.csv")
+    with pytest.raises(InvalidValueError, match="schema has no users"):
+        SCHEMA.user_ids(tmp_path / "new.csv")
+
+
+def test_a_check_says_how_many_rows_have_no_user() -> None:
+    found = USERS.check({"age": [1, 2, 3, 4], "patient": ["a", None, "", None]})
+    assert found.columns["patient"] == {"missing": 0.75}
+    assert found.marked == ["patient"]
+    assert found.unknown == ()
+    assert USERS.check({"age": [1]}).absent == ("patient",)

@@ -25,8 +25,8 @@ class Fit:
     """How well a schema fits a table, without noise: private.
 
     Attributes:
-        columns: per column that is not ignored, the target included, the share of cells that are
-            "missing", "other", "no number" or "out of bounds", where that can be.
+        columns: per column that is not ignored, the target and the users included, the share of
+            cells that are "missing", "other", "no number" or "out of bounds", where that can be.
         absent: columns of the schema that the table has not.
         unknown: columns of the table that the schema has not, which are not used.
 

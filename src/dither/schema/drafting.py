@@ -18,7 +18,7 @@ from dither.schema.cells import as_numbers, coded
 from dither.schema.columns import NO, YES
 from dither.schema.parsing import PLACEHOLDER, placeholders
 from dither.schema.tables import column_names, columns_of, is_path, read_table
-from dither.schema.toml import toml_key, toml_table
+from dither.schema.toml import toml, toml_key, toml_table
 from dither.types import FloatArray
 from dither.validate import InvalidValueError
 
@@ -27,11 +27,13 @@ MOST_CLASSES = 20
 _WORDS_OF_TEXT = 4.0
 _IDENTIFIER = re.compile(r"(.*[ _.-])?(id|ids|uuid|guid|identifier)|unnamed: \d+", re.IGNORECASE)
 _CAMEL_IDENTIFIER = re.compile(r".*[a-z](ID|Id|UUID|Uuid)")
+_OF_SOMEBODY = re.compile(r".*[ _.-](id|uuid|guid|identifier)|.*[a-z](ID|Id|UUID|Uuid)")
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
 _CODE = re.compile(r"[+-]?0\d+")
 _NO_NUMBER = {"na", "n/a", "nan", "null", "none", "unknown", "-", "?"}
 
 _MISSING = "; if cells can be missing, add a line: missing = VALUE, a usual one"
+_USERS = "if this column says whose each row is, and people have several: protects people, not rows"
 _READ = "READ OFF THE TABLE: confirm that it is public, or replace it"
 _HEAD = """\
 # Draft of the public schema of {name}. A schema is as public as the model that it goes with.
@@ -75,7 +77,12 @@ class Draft:
 
     def to_toml(self) -> str:
         """Return the draft as TOML, with comments that say what to do."""
-        parts = [_HEAD.format(name=" ".join(self.name.split()))]
+        users = "".join(
+            f"# users = {toml(name)}  # {_USERS}\n"
+            for name in self.fields["columns"]
+            if _OF_SOMEBODY.fullmatch(name)
+        )
+        parts = [_HEAD.format(name=" ".join(self.name.split())) + users]
         parts.append(toml_table("target", self.fields["target"], self.comments["target"]))
         for name, column in self.fields["columns"].items():
             comments = self.comments[f"columns.{name}"]

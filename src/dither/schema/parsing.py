@@ -56,14 +56,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def parse_dict(given: Mapping[str, Any]) -> tuple[dict[str, Column], Target | None]:
-    """Return the columns and the target of a schema.
+def parse_dict(
+    given: Mapping[str, Any],
+) -> tuple[dict[str, Column], Target | None, str | None]:
+    """Return the columns, the target and the column of users of a schema.
 
     Raises:
         InvalidValueError: if a value is not allowed, or the schema is an unconfirmed draft.
         InvalidTypeError: if a value has a type that is not allowed.
     """
-    _check_keys(_mapping(given, "schema"), ("confirmed", "target", "columns"), "schema")
+    _check_keys(_mapping(given, "schema"), ("confirmed", "users", "target", "columns"), "schema")
     columns = {
         name: _mapping(each, f"column {name!r}")
         for name, each in _mapping(given.get("columns", {}), "columns").items()
@@ -84,6 +86,7 @@ def parse_dict(given: Mapping[str, Any]) -> tuple[dict[str, Column], Target | No
     return (
         {name: _column(each, f"column {name!r}") for name, each in columns.items()},
         None if target is None else _make(Target, target, "target"),
+        given.get("users"),
     )
 
 

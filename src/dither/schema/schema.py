@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dither import validate
-from dither.schema.cells import as_numbers
+from dither.schema.cells import as_numbers, coded
 from dither.schema.checking import Fit, shares_of
 from dither.schema.columns import Column, Entries, Features, Ignored, Number
 from dither.schema.parsing import FILES, as_dict, named, parse_dict, parse_file
@@ -27,7 +27,7 @@ from dither.schema.tables import (
     read_table,
 )
 from dither.schema.target import Target
-from dither.schema.toml import toml_key, toml_table
+from dither.schema.toml import toml, toml_key, toml_table
 from dither.validate import InvalidTypeError, InvalidValueError
 
 NUMBERS = ("linear", "spline")
@@ -45,6 +45,8 @@ class Schema:
         columns: the kind of each column, in the order of the features. Columns of a table that are
             not here are ignored.
         target: the column to predict, if there is one.
+        users: the column that says whose each row is, if people have several rows: an id, no
+            feature. Tables to predict on need not have it.
 
     Example:
         >>> import pandas as pd
@@ -67,6 +69,7 @@ class Schema:
 
     columns: Mapping[str, Column]
     target: Target | None = None
+    users: str | None = None
 
     def __post_init__(self) -> None:
         columns = dict(self.columns)
@@ -81,7 +84,17 @@ class Schema:
             name = validate.instance(Target, target=self.target).column
             if name in columns:
                 raise InvalidValueError(f"target must be no column of the features, got {name!r}")
+        if self.users is not None:
+            self._check_users(columns)
         object.__setattr__(self, "columns", MappingProxyType(columns))
+
+    def _check_users(self, columns: Mapping[str, Column]) -> None:
+        name = validate.instance(str, users=self.users)
+        is_feature = not isinstance(columns.get(name, Ignored()), Ignored)
+        if not name or is_feature or name == self.target_name:
+            raise InvalidValueError(
+                f"users must be a column of ids, neither a feature nor the target, got {name!r}"
+            )
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
@@ -91,8 +104,7 @@ class Schema:
             InvalidValueError: if a value is not allowed, or the schema is an unconfirmed draft.
             InvalidTypeError: if a value has a type that is not allowed.
         """
-        columns, target = parse_dict(fields)
-        return cls(columns, target)
+        return cls(*parse_dict(fields))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -107,7 +119,8 @@ class Schema:
         columns = {
             name: {"kind": column.kind, **as_dict(column)} for name, column in self.columns.items()
         }
-        return {"confirmed": True, **target, "columns": columns}
+        users = {} if self.users is None else {"users": self.users}
+        return {"confirmed": True, **users, **target, "columns": columns}
 
     def to_json(self) -> str:
         """Return the schema as JSON."""
@@ -119,7 +132,8 @@ class Schema:
         tables = [toml_table("target", fields["target"])] if "target" in fields else []
         for name, column in fields["columns"].items():
             tables.append(toml_table(f"columns.{toml_key(name)}", column))
-        return "\n".join(["confirmed = true\n", *tables])
+        users = "" if self.users is None else f"users = {toml(self.users)}\n"
+        return "\n".join([f"confirmed = true\n{users}", *tables])
 
     def save(self, path: str | Path) -> None:
         """Write the schema to a .toml or .json file."""
@@ -157,7 +171,8 @@ class Schema:
             InvalidValueError: if the file cannot be read, or has not every column of the features.
         """
         target = [] if self.target is None else [self.target.column]
-        frame = read_table(path, [*self.columns, *target])
+        users = [] if self.users is None else [self.users]
+        frame = read_table(path, [*self.columns, *target, *users])
         with named(str(path)):
             check_columns(self.encoded_columns, frame.columns)
         numbers = {name for name, column in self.columns.items() if isinstance(column, Number)}
@@ -207,6 +222,31 @@ class Schema:
             as_series(table, name) if is_column else columns_of(table, [name])[name]
         )
 
+    def user_ids(self, table: Any) -> NDArray[np.object_]:
+        """Return the id of each row's user as text, None where the cell is empty.
+
+        Cells are compared as text, without spaces around it: 7, 7.0 and "7" are one user. A text
+        that stands for an unknown user, such as "unknown", is a user like any other: make such
+        cells empty first.
+
+        Args:
+            table: a table as `encode` takes it.
+
+        Raises:
+            InvalidValueError: if the schema has no users, or the table has not their column.
+
+        Example:
+            >>> schema = Schema({"age": Number(bounds=(0, 100))}, users="patient")
+            >>> schema.user_ids({"age": [50, 51, 9, 7], "patient": [7.0, "7", "b", None]}).tolist()
+            ['7', '7', 'b', None]
+        """
+        if self.users is None:
+            raise InvalidValueError("schema has no users")
+        table = self.read(table) if is_path(table) else table
+        with named("users"):
+            codes, texts = coded(columns_of(table, [self.users])[self.users])
+        return np.array([*texts, None], object)[codes]
+
     def check(self, table: Any) -> Fit:
         """Return how well the schema fits a table: exact, private figures to look at locally.
 
@@ -215,6 +255,8 @@ class Schema:
         """
         table = read_table(table) if is_path(table) else table
         kinds: dict[str, Column | Target] = {**self.encoded_columns}
+        if self.users is not None:
+            kinds[self.users] = Ignored()
         if self.target is not None:
             kinds[self.target.column] = self.target
         names = [*map(str, column_names(table))]
@@ -257,7 +299,8 @@ class Schema:
         return {name: each for name, each in self.columns.items() if not isinstance(each, Ignored)}
 
     def __repr__(self) -> str:
-        return f"Schema({dict(self.columns)}, {self.target})"
+        users = "" if self.users is None else f", users={self.users!r}"
+        return f"Schema({dict(self.columns)}, {self.target}{users})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):
