@@ -26,14 +26,14 @@ def a_search_charged_as_one_run(patch: Patch) -> None:
     def wrong(divergences: Any, orders: Any, trials: Any) -> Any:
         return divergences
 
-    patch.setattr("dither.estimators.search.selection_divergences", wrong)
+    patch.setattr("dither.estimators.trials.selection_divergences", wrong)
 
 
 def scores_with_half_of_the_noise(patch: Patch) -> None:
     def wrong(clipped: Any, *, noise_multiplier: float, **others: Any) -> Any:
         return release(clipped, noise_multiplier=noise_multiplier / 2.0, **others)
 
-    patch.setattr("dither.estimators.search.release", wrong)
+    patch.setattr("dither.estimators.trials.release", wrong)
 
 
 def weights_without_bounds(patch: Patch) -> None:
