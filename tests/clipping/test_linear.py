@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from dither.clipping import clipped_sum
 from dither.clipping.clip import Clip
-from dither.clipping.linear import DenseRows, LogitGradients, SparseRows, linear_clipped_sum
+from dither.clipping.linear import LogitGradients, linear_clipped_sum
+from dither.clipping.linear_rows import DenseRows, SparseRows
 from dither.release import margin
 from dither.training import hinge_loss, logistic_loss, softmax_loss, squared_loss
 from dither.types import CLIPPINGS

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from dither.clipping import clipped_sum
 from dither.clipping.clip import Clip, full_precision
-from dither.clipping.linear import DenseRows, linear_clipped_sum
+from dither.clipping.linear import linear_clipped_sum
+from dither.clipping.linear_rows import DenseRows
 
 PLACES = {"fast": "engine", "reference": "functional"}
 ON_CPU, ON_GPU = attrgetter("mkldnn.matmul", "cudnn.conv")(torch.backends)

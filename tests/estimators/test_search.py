@@ -21,13 +21,8 @@ from dither.estimators import (
     PrivateLogisticRegression,
     PrivateSearchCV,
 )
-from dither.estimators.search import (
-    _costs_the_same,
-    _divergences,
-    draw_trial_count,
-    noisy_score,
-    trial_budget,
-)
+from dither.estimators.search import _costs_the_same
+from dither.estimators.trials import _divergences, draw_trial_count, noisy_score, trial_budget
 from dither.randomness import Source
 from dither.schedules import AdaGradNorm
 
@@ -115,12 +110,15 @@ def test_numbers_of_trials_are_drawn_as_they_are_accounted() -> None:
 
 def test_scores_have_their_noise_and_one_record_moves_them_by_one() -> None:
     noises = [
-        10.0 * noisy_score(np.zeros(5), 3.0, 10, Source(3).stream("score", i)) for i in range(2000)
+        10.0 * noisy_score(np.zeros(5), np.arange(5), 3.0, 10, Source(3).stream("score", i))
+        for i in range(2000)
     ]
     energy, (low, high) = np.square(noises).sum() / 9.0, stats.chi2(2000).interval(1 - 1e-4)
     assert low < energy < high
     assert not low < energy * 1.15**2 < high
-    wild = noisy_score(np.array([1e9, -5.0, np.nan]), 1e-6, 1, Source(3).stream("score", 0))
+    wild = noisy_score(
+        np.array([1e9, -5.0, np.nan]), np.arange(3), 1e-6, 1, Source(3).stream("score", 0)
+    )
     assert wild == pytest.approx(1.0, abs=1e-4)
 
 

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from tests.planted.bug import Bug
 
-from dither.clipping.linear import row_norms
+from dither.clipping.linear_rows import row_norms
 from dither.release import release
 
 Patch = pytest.MonkeyPatch
 
 
 def norms_that_miss_a_column(patch: Patch) -> None:
-    patch.setattr("dither.clipping.linear.row_norms", lambda values: row_norms(values[:, 1:]))
+    patch.setattr("dither.clipping.linear_rows.row_norms", lambda values: row_norms(values[:, 1:]))
 
 
 def means_with_half_of_the_noise(patch: Patch) -> None:
@@ -26,18 +26,18 @@ def a_search_charged_as_one_run(patch: Patch) -> None:
     def wrong(divergences: Any, orders: Any, trials: Any) -> Any:
         return divergences
 
-    patch.setattr("dither.estimators.search.selection_divergences", wrong)
+    patch.setattr("dither.estimators.trials.selection_divergences", wrong)
 
 
 def scores_with_half_of_the_noise(patch: Patch) -> None:
     def wrong(clipped: Any, *, noise_multiplier: float, **others: Any) -> Any:
         return release(clipped, noise_multiplier=noise_multiplier / 2.0, **others)
 
-    patch.setattr("dither.estimators.search.release", wrong)
+    patch.setattr("dither.estimators.trials.release", wrong)
 
 
 def weights_without_bounds(patch: Patch) -> None:
-    patch.setattr("dither.clipping.linear.bounded_weights", lambda weights: weights)
+    patch.setattr("dither.clipping.linear_rows.bounded_weights", lambda weights: weights)
 
 
 ESTIMATOR_BUGS = (

@@ -223,9 +223,9 @@ def test_batches_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     real = dither.clipping.linear.linear_clipped_sum
 
-    def counted(rows: Any, weight: Any, logit_gradients: Any, records: Any) -> Any:
+    def counted(rows: Any, weight: Any, gradients: Any, records: Any, counts: Any) -> Any:
         sizes.append(len(records))
-        return real(rows, weight, logit_gradients, records)
+        return real(rows, weight, gradients, records, counts)
 
     monkeypatch.setattr("dither.training.linear.linear_clipped_sum", counted)
     plan = dither.plan(epsilon=3.0, delta=1e-3, dataset_size=1000, batch_size=100, steps=20)

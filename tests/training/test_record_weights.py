@@ -15,7 +15,8 @@ import dither
 from dither import Plan
 from dither.clipping.clip import STABILIZER, Clip, sum_clipped
 from dither.clipping.contributions import PerRecord
-from dither.clipping.linear import DenseRows, linear_clipped_sum
+from dither.clipping.linear import linear_clipped_sum
+from dither.clipping.linear_rows import DenseRows
 from dither.training.linear import train_linear
 from dither.training.linear_losses import softmax_loss
 from dither.types import CLIPPINGS

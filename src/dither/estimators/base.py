@@ -4,7 +4,6 @@ The parameters are fields of dataclasses, so that ``__init__`` only stores them 
 their own without repeating the others.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,13 @@ from dither.estimators.bounds import (
     target_scaling,
 )
 from dither.estimators.leaks import Leaks
-from dither.estimators.records import validate_records
+from dither.estimators.records import (
+    TrainingRecords,
+    find_users,
+    public_sizes,
+    validate_records,
+    warn_of_delta,
+)
 from dither.estimators.weights import class_factors, sample_factors
 from dither.ledger import Ledger
 from dither.planning import Plan, ReactivePlan
@@ -40,6 +45,7 @@ from dither.schema.encoder import as_schema
 from dither.training import TrainResult
 from dither.training.run_directory import is_taken
 from dither.training.statement import statement
+from dither.training.users import MISSING, Users
 from dither.types import FloatArray, PrivacyBound
 from dither.validate import InvalidTypeError, InvalidValueError
 
@@ -64,6 +70,8 @@ class PrivateEstimator(BaseEstimator, ABC):
     feature_bounds: Any = None
     feature_norm: float | None = None
     max_weight: float = 1.0
+    rows_per_user: int | None = None
+    missing: str = "drop"
     random_state: Any = None
     ledger: Any = None
     verbose: int = 0
@@ -82,6 +90,8 @@ class PrivateEstimator(BaseEstimator, ABC):
         "schema": [Schema, Mapping, str, Path, None],
         "feature_norm": [_POSITIVE, None],
         "max_weight": [_POSITIVE],
+        "rows_per_user": [COUNT, None],
+        "missing": [StrOptions({*MISSING})],
         "random_state": ["random_state"],
         "ledger": [Ledger, str, Path, None],
         "verbose": ["verbose"],
@@ -141,22 +151,15 @@ class PrivateEstimator(BaseEstimator, ABC):
         return statement(self._result, leaks=self._leaks, is_counted=is_counted)
 
     @abstractmethod
-    def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
-        """Return the plan of a fit on so many records of a shape."""
+    def _plan(self, number: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
+        """Return the plan of a fit on so many records or users, with records of a shape."""
 
     def _parse_stepsizes(self) -> Any:
         return parse(self.stepsizes) if isinstance(self.stepsizes, str) else self.stepsizes
 
     @abstractmethod
-    def _train(
-        self,
-        X: Any,
-        targets: NDArray[Any],
-        outputs: int,
-        leaks: Leaks,
-        weights: FloatArray | None,
-    ) -> None:
-        """Train on classes 0 … k−1, or on targets from −1 to 1, with weights from 0 to 1."""
+    def _train(self, records: TrainingRecords, outputs: int, leaks: Leaks) -> None:
+        """Train on classes 0 … k−1, or on targets from −1 to 1."""
 
     @property
     def _validation_options(self) -> dict[str, Any]:
@@ -164,9 +167,9 @@ class PrivateEstimator(BaseEstimator, ABC):
         return {"dtype": [np.float64, np.float32]}
 
     def _validate_records(
-        self, X: Any, y: Any, sample_weight: Any, leaks: Leaks
-    ) -> tuple[Any, Any, FloatArray | None]:
-        """Return features, targets and weights from 0 to 1, checked as scikit-learn does.
+        self, X: Any, y: Any, sample_weight: Any, users: Any, leaks: Leaks
+    ) -> TrainingRecords:
+        """Return the records, checked as scikit-learn does.
 
         Numeric targets are in double precision. Estimators that encode features add the leaks of
         that.
@@ -180,14 +183,18 @@ class PrivateEstimator(BaseEstimator, ABC):
                 ensure_min_samples=2,
                 **self._validation_options,
             )
+            records = TrainingRecords(X, y, None, self._find_users(users, len(y)))
         else:
-            X, y = self._encode_records(X, y)
-        weights = sample_factors(X, sample_weight, self.max_weight)
+            records = self._encode_records(X, y, users)
+        weights = sample_factors(records.X, sample_weight, self.max_weight)
         self._is_weighted = weights is not None
-        return X, y, weights
+        return replace(records, weights=weights)
 
-    def _encode_records(self, X: Any, y: Any) -> tuple[FloatArray, NDArray[Any]]:
-        """Return the features and targets of a table, as the schema says."""
+    def _find_users(self, users: Any, records: int) -> Users | None:
+        return find_users(users, records, self.rows_per_user, self.missing)
+
+    def _encode_records(self, X: Any, y: Any, users: Any) -> TrainingRecords:
+        """Return the features, targets and users of a table, as the schema says."""
         for name in ("feature_bounds", "feature_norm", "classes", "target_bounds"):
             if getattr(self, name, None) is not None:
                 shown = " ".join(str(getattr(self, name)).split())[:80]
@@ -201,7 +208,10 @@ class PrivateEstimator(BaseEstimator, ABC):
             raise InvalidValueError(f"schema must have a target with {wanted}, got {schema.target}")
         self.schema_, X = schema, _read_table(schema, X)
         targets = schema.encode_target(X if y is None else y)
-        self._choose_features(len(targets))
+        if users is None and schema.users is not None:
+            users = schema.user_ids(X)
+        records = TrainingRecords(X, targets, None, self._find_users(users, len(targets)))
+        self._choose_features(records.count)
         features = self._encode(X)
         if len(features) != len(targets):
             raise InvalidValueError(
@@ -211,10 +221,10 @@ class PrivateEstimator(BaseEstimator, ABC):
             raise InvalidValueError(f"X must have at least 2 records, got {len(features)}")
         self.feature_names_in_ = np.array([*schema.encoded_columns], object)
         self.n_features_in_ = len(self.feature_names_in_)
-        return features, targets
+        return replace(records, X=features)
 
-    def _choose_features(self, records: int) -> None:
-        """Choose which features there are, if that depends on the number of records."""
+    def _choose_features(self, number: int) -> None:
+        """Choose which features there are, if that depends on the number of records or users."""
 
     def _encode(self, X: Any) -> FloatArray:
         """Return the features of a table that is no file."""
@@ -261,7 +271,7 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
     class_weight: Any = None
     class_shares: Any = None
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, users: Any = None) -> Any:
         """Train on private records, within the budget.
 
         Args:
@@ -269,20 +279,25 @@ class ClassifierBase(ClassifierMixin, PrivateEstimator):
             y: one class per record; with a schema None takes the table's own column.
             sample_weight: one number per record, which must depend on that record and public
                 numbers alone; clipped to 0 … ``max_weight``.
+            users: one id per record, whose it is; None protects records, or with a schema that
+                names the column of users takes that. ε is then for adding or removing a user with
+                all records, and sizes are numbers of users.
         """
         self._validate_params()
         leaks = Leaks()
-        X, y, weights = self._validate_records(X, y, sample_weight, leaks)
-        warn_of_delta(*public_sizes(X.shape[0], self.dataset_size, self.delta), stacklevel=3)
+        records = self._validate_records(X, y, sample_weight, users, leaks)
+        sizes = public_sizes(records.count, self.dataset_size, self.delta)
+        warn_of_delta(*sizes, records.unit, stacklevel=3)
         known, shares = self.classes, self.class_shares
         if self.schema is not None:
             known = self.schema_.classes
             shares = self.schema_.shares if shares is None else shares
-        classes, numbers = encode_classes(y, known, leaks)
-        factors = class_factors(self.class_weight, shares, known, classes)
+        classes, numbers = encode_classes(records.y, known, leaks)
+        factors, weights = class_factors(self.class_weight, shares, known, classes), records.weights
         if factors is not None:
             weights = factors[numbers] * (1.0 if weights is None else weights)
-        self._train(X, numbers, self._outputs_per_record(classes.size), leaks, weights)
+        records = replace(records, y=numbers, weights=weights)
+        self._train(records, self._outputs_per_record(classes.size), leaks)
         self.classes_ = classes
         return self
 
@@ -310,7 +325,7 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, users: Any = None) -> Any:
         """Train on private records, within the budget.
 
         Args:
@@ -318,14 +333,18 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
             y: one number per record; with a schema None takes the table's own column.
             sample_weight: one number per record, which must depend on that record and public
                 numbers alone; clipped to 0 … ``max_weight``.
+            users: one id per record, whose it is; None protects records, or with a schema that
+                names the column of users takes that. ε is then for adding or removing a user with
+                all records, and sizes are numbers of users.
         """
         self._validate_params()
         leaks = Leaks()
-        X, y, weights = self._validate_records(X, y, sample_weight, leaks)
-        warn_of_delta(*public_sizes(X.shape[0], self.dataset_size, self.delta), stacklevel=3)
+        records = self._validate_records(X, y, sample_weight, users, leaks)
+        sizes = public_sizes(records.count, self.dataset_size, self.delta)
+        warn_of_delta(*sizes, records.unit, stacklevel=3)
         bounds = self.target_bounds if self.schema is None else self.schema_.target_bounds
-        targets = target_scaling(y, bounds, leaks)
-        self._train(X, targets.scale(y), 1, leaks, weights)
+        targets = target_scaling(records.y, bounds, leaks)
+        self._train(replace(records, y=targets.scale(records.y)), 1, leaks)
         self._store_targets(targets)
         return self
 
@@ -351,28 +370,6 @@ class RegressorBase(RegressorMixin, PrivateEstimator):
 def _read_table(schema: Schema, X: Any) -> Any:
     """Return the table of a file; other tables stay as they are."""
     return schema.read(X) if isinstance(X, str | Path) else X
-
-
-def public_sizes(records: int, dataset_size: int | None, delta: float | None) -> tuple[int, float]:
-    """Return n and δ: as given, or by default the number of records and 1/(10·n)."""
-    n = records if dataset_size is None else int(dataset_size)
-    return n, 0.1 / n if delta is None else float(delta)
-
-
-def warn_of_delta(dataset_size: int, delta: float, *, stacklevel: int) -> None:
-    """Warn if δ is not below 1/n.
-
-    Args:
-        dataset_size: n.
-        delta: δ.
-        stacklevel: as `warnings.warn` counts, from this function.
-    """
-    if delta * dataset_size >= 1.0:
-        warnings.warn(
-            f"delta = {delta:g} is not below 1/n = 1/{dataset_size:,}, so that publishing one "
-            f"record outright would be allowed: take {0.1 / dataset_size:.2g} or less",
-            stacklevel=stacklevel,
-        )
 
 
 def seed_of(random_state: Any) -> int | None:

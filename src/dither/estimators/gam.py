@@ -7,7 +7,7 @@ of a column is read off its weights.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from dither.estimators.base import COUNT, PrivateEstimator
 from dither.estimators.bounds import FeatureScaling, find_bounds
 from dither.estimators.leaks import Leaks, check_scaling
 from dither.estimators.linear import Linear, PrivateLinearRegression, PrivateLogisticRegression
+from dither.estimators.records import TrainingRecords
 from dither.estimators.shapes import Shape, draw, points_of
 from dither.estimators.splines import COARSEST, blocks_of, default_bins
 from dither.schema import Number, Schema
@@ -50,15 +51,15 @@ class _GAM(Linear):
         return tags
 
     def _validate_records(
-        self, X: Any, y: Any, sample_weight: Any, leaks: Leaks
-    ) -> tuple[Any, Any, FloatArray | None]:
-        X, y, weights = super()._validate_records(X, y, sample_weight, leaks)
+        self, X: Any, y: Any, sample_weight: Any, users: Any, leaks: Leaks
+    ) -> TrainingRecords:
+        records = super()._validate_records(X, y, sample_weight, users, leaks)
         if self.schema is None:
-            check_scaling(X, leaks)
-            self._choose_features(len(X))
-            self.schema_ = self._schema_of_bounds(X, leaks)
-            X = self._encode(self._as_table(X))
-        return X, y, weights
+            check_scaling(records.X, leaks)
+            self._choose_features(records.count)
+            self.schema_ = self._schema_of_bounds(records.X, leaks)
+            records = replace(records, X=self._encode(self._as_table(records.X)))
+        return records
 
     def _schema_of_bounds(self, X: FloatArray, leaks: Leaks) -> Schema:
         """Return a schema of numbers with the bounds of the features."""
@@ -108,12 +109,12 @@ class _GAM(Linear):
         per_number = sum(block.slices()["x"].stop for block in blocks)
         return (shape[0] * per_number + len(self.pairs) * (COARSEST + 1) ** 2,)
 
-    def _find_bins(self, records: int) -> int:
-        n = records if self.dataset_size is None else self.dataset_size
+    def _find_bins(self, number: int) -> int:
+        n = number if self.dataset_size is None else self.dataset_size
         return default_bins(n, self.epsilon) if self.bins is None else int(self.bins)
 
-    def _choose_features(self, records: int) -> None:
-        self.bins_ = self._find_bins(records)
+    def _choose_features(self, number: int) -> None:
+        self.bins_ = self._find_bins(number)
 
     def _checked_pairs(self) -> list[tuple[str, str]]:
         known = self.schema_.encoded_columns

@@ -13,16 +13,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.utils.extmath import safe_sparse_dot, softmax
 
-from dither.estimators.base import (
-    ClassifierBase,
-    PrivateEstimator,
-    RegressorBase,
-    public_sizes,
-    seed_of,
-)
+from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
 from dither.estimators.bounds import FeatureScaling, TargetScaling, feature_scaling
 from dither.estimators.defaults import Defaults, defaults
 from dither.estimators.leaks import Leaks, check_scaling
+from dither.estimators.records import TrainingRecords, public_sizes
 from dither.planning import Plan, ReactivePlan
 from dither.planning.reuse import plan_or_reuse
 from dither.schedules import Reactive
@@ -61,24 +56,18 @@ class Linear(PrivateEstimator):
         products = _products(inside, self.coef_.reshape(-1, X.shape[1]))
         return np.asarray(products + self.intercept_)
 
-    def _train(
-        self,
-        X: Any,
-        targets: NDArray[Any],
-        outputs: int,
-        leaks: Leaks,
-        weights: FloatArray | None,
-    ) -> None:
+    def _train(self, records: TrainingRecords, outputs: int, leaks: Leaks) -> None:
+        X, weights = records.X, records.weights
         scaling = self._find_scaling(X, leaks)
         leaks.warn(stacklevel=3)
         leaks.check_ledger(self.ledger)
-        chosen = self._defaults(X.shape[0], X.shape[1], outputs)
-        plan = self._plan(X.shape[0], X.shape[1:], outputs)
+        chosen = self._defaults(records.count, X.shape[1], outputs)
+        plan = self._plan(records.count, X.shape[1:], outputs)
         features = scaling.scale(X)
         standardizing = 0 if isinstance(self.stepsizes, Reactive) else chosen.standardizing_steps
         result = train_linear(
             torch.from_numpy(features) if isinstance(X, np.ndarray) else features,
-            self._linear_loss(targets, outputs),
+            self._linear_loss(records.y, outputs),
             plan,
             outputs=outputs,
             standardizing=standardizing,
@@ -87,6 +76,7 @@ class Linear(PrivateEstimator):
             ledger=self.ledger,
             progress=bool(self.verbose),
             record_weights=None if weights is None else torch.from_numpy(weights),
+            users=records.users,
         )
         self._store_scaling(scaling)
         noise = result.weight_noise  # unknown for step sizes that react to releases
@@ -109,18 +99,18 @@ class Linear(PrivateEstimator):
     def _scaling_of_encoded(self, X: FloatArray) -> FeatureScaling:
         return FeatureScaling.by(np.full(X.shape[1:], _LENGTH / self._encoded_norm()))
 
-    def _defaults(self, records: int, features: int, outputs: int) -> Defaults:
+    def _defaults(self, number: int, features: int, outputs: int) -> Defaults:
         """Return the settings of a fit, given or chosen."""
-        n, delta = public_sizes(records, self.dataset_size, self.delta)
+        n, delta = public_sizes(number, self.dataset_size, self.delta)
         return defaults(
             dataset_size=n, features=features, outputs=outputs, epsilon=self.epsilon, delta=delta,
             task=self._task, batch_size=self.batch_size, steps=self.steps, epochs=self.epochs,
             clip_norm=self.clip_norm,
         )  # fmt: skip
 
-    def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
-        n, delta = public_sizes(records, self.dataset_size, self.delta)
-        chosen = self._defaults(records, shape[0], outputs)
+    def _plan(self, number: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
+        n, delta = public_sizes(number, self.dataset_size, self.delta)
+        chosen = self._defaults(number, shape[0], outputs)
         return plan_or_reuse(
             epsilon=float(self.epsilon),
             delta=delta,
@@ -185,12 +175,13 @@ class PrivateLogisticRegression(_LinearClassifier):
     Guarantees: the fitted model is (``epsilon``, ``delta``)-differentially private with respect to
     adding or removing a record, if a ``schema`` is given, or ``classes`` and the bounds of the
     features; the number of records counts as public. ``privacy_`` is the proven bound, or an
-    estimate (``is_upper_bound=False``) if something was derived from the data.
+    estimate (``is_upper_bound=False``) if something was derived from the data. Where ``fit`` is
+    given ``users``, they are what is protected, with all of their records, and what is counted.
 
     Args:
         epsilon: ε.
         delta: δ; None is 1/(10·n).
-        dataset_size: n; None is ``len(X)``, which is then public.
+        dataset_size: n; None is ``len(X)``, or the number of users, which is then public.
         clip_norm: C_G, to which per-record gradients are clipped. For None, here and below, see
             `defaults`: it chooses from n, the numbers of features and classes, ε and δ.
         epochs: expected number of passes over the records; or
@@ -215,6 +206,10 @@ class PrivateLogisticRegression(_LinearClassifier):
         feature_norm: instead of bounds, the largest norm of a record; records are clipped to it.
             With neither, bounds are derived from the data, with a `PrivacyLeakWarning`.
         max_weight: the public bound w_max of ``sample_weight``; weights are clipped to it.
+        rows_per_user: the most records of a user in a step, chosen at random every time; None is
+            8. The mean of their gradients is clipped as one. Only where there are users.
+        missing: what becomes of records whose user is None, NaN or empty: "drop" leaves them out,
+            "own" makes each a user of its own. Only where there are users.
         classes: all possible labels; None takes them from y with a `PrivacyLeakWarning`.
         class_weight: label → public positive number, 1 for labels that are missing; or "balanced",
             1/share of the class, for which ``class_shares`` must be given. The clipped gradient of

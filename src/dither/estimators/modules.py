@@ -14,15 +14,10 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import softmax
 from torch import Tensor, nn
 
-from dither.estimators.base import (
-    ClassifierBase,
-    PrivateEstimator,
-    RegressorBase,
-    public_sizes,
-    seed_of,
-)
+from dither.estimators.base import ClassifierBase, PrivateEstimator, RegressorBase, seed_of
 from dither.estimators.bounds import FeatureScaling, feature_scaling
 from dither.estimators.leaks import Leaks, check_scaling
+from dither.estimators.records import TrainingRecords, public_sizes
 from dither.planning import Plan, ReactivePlan
 from dither.schedules import Linear
 from dither.training import Run, train
@@ -52,14 +47,8 @@ class _ModuleEstimator(PrivateEstimator):
     def _validation_options(self) -> dict[str, Any]:
         return {**super()._validation_options, "allow_nd": not self._needs_bounds}
 
-    def _train(
-        self,
-        X: Any,
-        targets: NDArray[Any],
-        outputs: int,
-        leaks: Leaks,
-        weights: FloatArray | None,
-    ) -> None:
+    def _train(self, records: TrainingRecords, outputs: int, leaks: Leaks) -> None:
+        X, targets, weights = records.X, records.y, records.weights
         scaling = self._feature_scaling(X, leaks)
         if self.schema is None:
             check_scaling(X, leaks)
@@ -72,13 +61,14 @@ class _ModuleEstimator(PrivateEstimator):
         result = train(
             copy.deepcopy(fresh),
             (inputs, targets if weights is None else (targets, weights)),
-            **self._settings(fresh, inputs[:1], len(X)),
+            **self._settings(fresh, inputs[:1], records.count),
             **_weighted_by_record(self._loss, is_weighted=weights is not None),
             seed=seed,
             run=Run(ledger=self.ledger),
             progress=bool(self.verbose),
             every=MOST_STEPS,  # the cost on the way is not shown, and takes time to compute
             microbatch_size=self._microbatch_size,
+            users=records.users,
         )
         # A module may store records outside its parameters; those are not taken over.
         fresh.load_state_dict(result.model.state_dict())
@@ -89,13 +79,13 @@ class _ModuleEstimator(PrivateEstimator):
         self.recipe_ = result.recipe
         self._store_result(replace(result, model=self.module_), leaks)
 
-    def _settings(self, module: nn.Module, inputs: Tensor, records: int) -> dict[str, Any]:
+    def _settings(self, module: nn.Module, inputs: Tensor, number: int) -> dict[str, Any]:
         """Return the settings that are given; `dither.recipe` chooses the others.
 
         Args:
             module: what is trained.
             inputs: of one record, of which only the shape is used.
-            records: how many there are.
+            number: of records, or of users.
         """
         names = ("epsilon", "delta", "dataset_size", "batch_size", "steps", "epochs", "clip_norm",
                  "compute", "tune")  # fmt: skip
@@ -103,10 +93,10 @@ class _ModuleEstimator(PrivateEstimator):
         given |= {"stepsizes": self._parse_stepsizes(), "noise": self.noise}
         return {name: value for name, value in given.items() if value is not None}
 
-    def _plan(self, records: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
+    def _plan(self, number: int, shape: tuple[int, ...], outputs: int) -> Plan | ReactivePlan:
         module = self._new_module(shape, outputs, None)
         inputs = torch.zeros(1, *shape, dtype=_check_module(module, shape, outputs))
-        given = {"dataset_size": records, **self._settings(module, inputs, records)}
+        given = {"dataset_size": number, **self._settings(module, inputs, number)}
         return recipe(module, inputs=inputs, **given).plan()
 
     def _feature_scaling(self, X: Any, leaks: Leaks) -> FeatureScaling:
@@ -293,9 +283,9 @@ class _Perceptron(_ModuleEstimator):
     _needs_bounds = True
     _microbatch_size = 8192
 
-    def _settings(self, module: nn.Module, inputs: Tensor, records: int) -> dict[str, Any]:
-        given = super()._settings(module, inputs, records)
-        n, delta = public_sizes(records, self.dataset_size, self.delta)
+    def _settings(self, module: nn.Module, inputs: Tensor, number: int) -> dict[str, Any]:
+        given = super()._settings(module, inputs, number)
+        n, delta = public_sizes(number, self.dataset_size, self.delta)
         if self.compute is None and self.epochs is None:
             affordable = round(_COMPUTE * math.sqrt(n) / given.setdefault("steps", _STEPS))
             given.setdefault("batch_size", min(n, max(1, affordable)))

@@ -2,15 +2,12 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils import get_tags
@@ -18,130 +15,29 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dither.accounting.rdp import ORDERS, renyi_divergences, renyi_epsilon
-from dither.accounting.selection import TrialCount, selection_divergences
-from dither.clipping import ClippedSum
-from dither.estimators.base import PrivateEstimator, public_sizes, seed_of, warn_of_delta
+from dither.accounting.selection import TrialCount
+from dither.estimators.base import PrivateEstimator, seed_of
 from dither.estimators.leaks import Leaks, check_scaling
-from dither.estimators.records import validate_records
-from dither.planning import Plan, ReactivePlan
-from dither.randomness import Source, Stream
-from dither.release import release
+from dither.estimators.records import (
+    TrainingRecords,
+    find_users,
+    public_sizes,
+    validate_records,
+    warn_of_delta,
+)
+from dither.estimators.trials import TrialBudget, draw_trial_count, noisy_score, trial_budget
+from dither.planning import Plan
+from dither.randomness import Source
 from dither.sampling import Poisson
 from dither.types import FloatArray, PrivacyBound
 from dither.validate import InvalidTypeError, InvalidValueError
 
-_TOLERANCE = 0.01
-_EVALUATIONS = 30
-
 _OWN = (
     "class_shares", "classes", "dataset_size", "delta", "epsilon", "feature_bounds",
-    "feature_norm", "ledger", "max_weight", "random_state", "schema", "target_bounds", "verbose",
+    "feature_norm", "ledger", "max_weight", "missing", "random_state", "schema", "target_bounds",
+    "verbose",
 )  # fmt: skip
 """Parameters of the trials that a search does not search over."""
-
-
-@final
-@dataclass(frozen=True)
-class TrialBudget:
-    """The budget of a trial, and the cost of the search.
-
-    Attributes:
-        epsilon: ε of the plan of a single trial.
-        score_noise: standard deviation of the noise on a sum of scores from 0 to 1.
-        total: ε of the complete search.
-        plans: the plans that were accounted, in the order of the settings.
-    """
-
-    epsilon: float
-    score_noise: float
-    total: float
-    plans: tuple[Plan | ReactivePlan, ...] = ()
-
-
-def trial_budget(
-    plans: Callable[[float], Sequence[Plan | ReactivePlan]],
-    *,
-    epsilon: float,
-    delta: float,
-    trials: TrialCount,
-) -> TrialBudget:
-    """Return the largest budget of a trial for which the complete search costs at most ε.
-
-    A record is either trained on or scored on, so that a trial costs the larger of the two, and
-    the settings of a trial are random, so that it costs no more than its most expensive settings.
-    The noise of the score is chosen so that scoring costs as much as training.
-
-    Args:
-        plans: maps the budget of a trial to the plans of all settings.
-        epsilon: ε of the search.
-        delta: δ of the search.
-        trials: the distribution of the number of trials.
-    """
-
-    def budget_at(trial_epsilon: float) -> TrialBudget:
-        candidates = tuple(plans(trial_epsilon))
-        D = np.max([_divergences(plan) for plan in candidates], axis=0)
-        noise = math.sqrt(float(np.max(ORDERS / D)) / 2.0)
-        both = np.maximum(D, ORDERS / (2.0 * noise**2))
-        total = renyi_epsilon(selection_divergences(both, ORDERS, trials), ORDERS, delta)
-        return TrialBudget(trial_epsilon, noise, total, candidates)
-
-    low, high = budget_at(epsilon / 8.0), budget_at(epsilon)
-    while low.total > epsilon:
-        if low.epsilon < 1e-3 * epsilon:
-            raise InvalidValueError(
-                f"epsilon must be more than {epsilon:g} for about {trials.mean:g} trials at "
-                f"delta = {delta:g}: take fewer trials, or more budget"
-            )
-        low, high = budget_at(low.epsilon / 8.0), low
-    if high.total <= epsilon:
-        return high
-    for _ in range(_EVALUATIONS):
-        if low.total >= (1.0 - _TOLERANCE) * epsilon or high.epsilon <= 1.001 * low.epsilon:
-            break
-        # Between both the cost is about a power of the budget: where that meets the target.
-        power = math.log(high.total / low.total) / math.log(high.epsilon / low.epsilon)
-        step = (math.log(epsilon * (1.0 - 0.3 * _TOLERANCE) / low.total)) / power
-        limit = math.log(high.epsilon / low.epsilon)
-        middle = budget_at(low.epsilon * math.exp(min(max(step, 0.05 * limit), 0.95 * limit)))
-        low, high = (middle, high) if middle.total <= epsilon else (low, middle)
-    return low
-
-
-def _divergences(plan: Plan | ReactivePlan) -> FloatArray:
-    if not isinstance(plan, Plan) or plan.bound.adjacency != "add-remove":
-        raise InvalidValueError(
-            "stepsizes must be fixed in advance for a search, got a reactive schedule"
-        )
-    return renyi_divergences(plan.charges, sample_rate=plan.charge_rate)
-
-
-def draw_trial_count(trials: TrialCount, stream: Stream) -> int:
-    """Draw the number of trials, which must stay secret."""
-    uniform, cumulative = float(stream.words(1)[0]) / 2.0**64, 0.0
-    for number, probability in enumerate(trials.probabilities(), start=1):
-        cumulative += probability
-        if uniform < cumulative or (probability < 1e-30 and number > trials.mean):
-            return number
-    raise AssertionError  # the probabilities do not end
-
-
-def noisy_score(scores: NDArray[Any], noise: float, expected: int, stream: Stream) -> float:
-    """Return the sum of scores from 0 to 1 with noise, divided by their expected number.
-
-    Args:
-        scores: one per record.
-        noise: standard deviation on the sum.
-        expected: the public number of records to divide by.
-        stream: the source of random bits.
-    """
-    clipped = np.nan_to_num(np.asarray(scores, np.float64), nan=0.0).clip(0.0, 1.0)
-    total = ClippedSum({"score": torch.tensor([float(clipped.sum())]).double()}, torch.zeros(0))
-    released = release(
-        total, clip_norm=1.0, noise_multiplier=noise, batch_size=expected, stream=stream
-    )
-    return float(released.gradients["score"][0])
 
 
 def _if_estimator_has(name: str) -> Any:
@@ -172,8 +68,9 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     Guarantees: model, settings and score together are (``epsilon``, ``delta``)-differentially
     private with respect to adding or removing a record, by Rényi accounting, if the estimator has
-    public ``classes`` and bounds. The duration of a search reveals the number of trials: do not
-    publish it.
+    public ``classes`` and bounds. Where ``fit`` is given ``users``, they are what is protected: a
+    user's records are all in one part, and the score of a user is the mean of theirs. The duration
+    of a search reveals the number of trials: do not publish it.
 
     Args:
         estimator: a private estimator, not a pipeline around one. The search sets its budget,
@@ -182,10 +79,10 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             nor public knowledge (bounds, classes).
         epsilon: ε of the complete search.
         delta: δ; None is 1/(10·n).
-        dataset_size: n; None is ``len(X)``, which is then public.
+        dataset_size: n; None is ``len(X)``, or the number of users, which is then public.
         trials: expected number of trials; None is the number of grid points.
         shape: of the distribution of the number of trials: 0 is logarithmic, 1 geometric.
-        test_size: probability that a record is in the test part.
+        test_size: probability that a record, or a user, is in the test part.
         random_state: as for the estimators.
 
     Attributes:
@@ -227,17 +124,27 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
 
-    def fit(self, X: Any, y: Any) -> Any:
-        """Search, within the budget, and keep the best estimator."""
+    def fit(self, X: Any, y: Any, users: Any = None) -> Any:
+        """Search, within the budget, and keep the best estimator.
+
+        Args:
+            X: one record per row.
+            y: one target per record.
+            users: one id per record, whose it is; None protects records. How many records of a
+                user take part in a step, and what becomes of those without a user, are parameters
+                of the estimator.
+        """
         self._validate_params()
         settings, leaks = self._grid_points(), Leaks()
         X, y = validate_records(
             self, X, y, y_numeric=not is_classifier(self.estimator), ensure_min_samples=4,
             **self.estimator._validation_options,
         )  # fmt: skip
+        own = find_users(users, len(y), self.estimator.rows_per_user, self.estimator.missing)
+        records = TrainingRecords(X, y, users=own)
         check_scaling(X, leaks)
-        n, delta = public_sizes(X.shape[0], self.dataset_size, self.delta)
-        warn_of_delta(n, delta, stacklevel=3)
+        n, delta = public_sizes(records.count, self.dataset_size, self.delta)
+        warn_of_delta(n, delta, records.unit, stacklevel=3)
         expected_tests = min(max(1, round(self.test_size * n)), n - 1)
         names = getattr(self, "feature_names_in_", None)
         known = self.estimator._public_parameters(X, y, names, leaks)
@@ -256,7 +163,9 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             ]
 
         budget = trial_budget(plans, epsilon=float(self.epsilon), delta=delta, trials=trials)
-        best, index, score = self._run_trials(X, y, candidates, budget, trials, expected_tests, n)
+        best, index, score = self._run_trials(
+            records, candidates, budget, trials, expected_tests, n
+        )
         self._store_best(best, settings[index], score, budget, delta, leaks)
         return self
 
@@ -290,8 +199,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def _run_trials(
         self,
-        X: Any,
-        y: Any,
+        records: TrainingRecords,
         candidates: list[Any],
         budget: TrialBudget,
         trials: TrialCount,
@@ -299,10 +207,13 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         n: int,
     ) -> tuple[Any, int, float]:
         """Run the trials; return the best, the index of its settings, and its noisy score."""
-        source = Source(seed_of(self.random_state))
-        is_tested = np.zeros(X.shape[0], bool)
-        is_tested[Poisson(expected_tests / n).draw(X.shape[0], source.stream("split", 0))] = True
-        if int((~is_tested).sum()) < 2:
+        source, X, y = Source(seed_of(self.random_state)), records.X, records.y
+        owners, number = records.owners, records.count
+        tested = Poisson(expected_tests / n).draw(number, source.stream("split", 0))
+        is_tested = np.isin(owners, tested)
+        is_trained = ~is_tested & (owners >= 0)
+        whose = {} if records.users is None else {"users": owners[is_trained]}
+        if int(is_trained.sum()) < 2:
             raise InvalidValueError(
                 f"X must have more records for test_size = {self.test_size:g}: too few are left "
                 "to train on"
@@ -316,7 +227,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 model = clone(candidates[index]).set_params(
                     epsilon=budget.epsilon, random_state=None if source.seed is None else seed
                 )
-                model.fit(X[~is_tested], y[~is_tested])
+                model.fit(X[is_trained], y[is_trained], **whose)
                 if not _costs_the_same(model.plan_, budget.plans[index]):
                     raise InvalidValueError(
                         "stepsizes and noise must be the same in every call, got a plan that is "
@@ -327,7 +238,9 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                     # A copy: a module may store its inputs.
                     scores = deepcopy(model)._record_scores(X[is_tested], y[is_tested])
                 stream = source.stream("score", trial)
-                score = noisy_score(scores, budget.score_noise, expected_tests, stream)
+                score = noisy_score(
+                    scores, owners[is_tested], budget.score_noise, expected_tests, stream
+                )
                 if score > best[2]:
                     best = (model, index, score)
         return best
@@ -343,7 +256,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     ) -> None:
         leaks.descriptions += [leak for leak in best._leaks if leak not in leaks.descriptions]
         one: PrivacyBound = best.plan_.bound
-        bound = PrivacyBound(budget.total, delta, "rdp", one.sampling, one.adjacency)
+        bound = PrivacyBound(budget.total, delta, "rdp", one.sampling, one.adjacency, unit=one.unit)
         self.privacy_ = best.privacy_ = leaks.qualify(bound)
         best._result = replace(best._result, bound=self.privacy_)
         best._leaks = tuple(leaks.descriptions)

@@ -10,6 +10,7 @@ rare from the first step on.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,9 @@ from torch import Tensor, nn
 from dither import validate
 from dither.clipping.batch import Loss, check_weights
 from dither.clipping.clip import Clip, bounded_weights
-from dither.clipping.linear import (
-    DenseRows,
-    LogitGradients,
-    Rows,
-    SparseRows,
-    linear_clipped_sum,
-    row_norms,
-)
+from dither.clipping.engine import mean_over_rows
+from dither.clipping.linear import LogitGradients, linear_clipped_sum
+from dither.clipping.linear_rows import DenseRows, Rows, SparseRows, row_norms
 from dither.ledger import Ledger
 from dither.ledger.ledger import account_for
 from dither.noise.correlated import inverse
@@ -37,7 +33,7 @@ from dither.planning.search import check_no_search
 from dither.progress import Progress
 from dither.randomness import Source
 from dither.release import Ring, release
-from dither.sampling import sampler_for
+from dither.sampling import Indices, sampler_for
 from dither.training.averaging import Weighting, find_averaging
 from dither.training.distributed import check_single_process
 from dither.training.evaluation import Public, check_public, measure
@@ -45,7 +41,9 @@ from dither.training.history import Row
 from dither.training.linear_losses import LinearLoss
 from dither.training.loop import TrainResult
 from dither.training.losses import find_loss
-from dither.training.records import warn_of_dataset_size
+from dither.training.make_private import for_users
+from dither.training.records import InMemory, warn_of_dataset_size
+from dither.training.users import Users, users_of
 from dither.types import rounded
 
 _SPREAD, _LEAST_SPREAD = 0.3, 1e-3
@@ -72,6 +70,9 @@ def train_linear(
     ledger: Ledger | str | Path | None = None,
     progress: bool = False,
     record_weights: Tensor | None = None,
+    users: Any = None,
+    rows_per_user: int | None = None,
+    missing: str = "drop",
 ) -> TrainResult:
     """Train a linear model from zero.
 
@@ -99,6 +100,11 @@ def train_linear(
         progress: whether to show a progress bar.
         record_weights: one per record, from 0 to 1, which multiplies its clipped gradient and
             depends on that record and public numbers alone; None is 1 for all.
+        users: whose each record is, as `make_private` takes it, or `Users`. Users are then drawn
+            instead of records, the mean gradient of a user's records is clipped as one, the plan's
+            sizes are numbers of users, and the weight of a user is the mean of its records'.
+        rows_per_user: as `make_private` takes it.
+        missing: as `make_private` takes it.
 
     Returns:
         A `TrainResult` whose model is a `torch.nn.Linear` for the features as they were given.
@@ -122,21 +128,35 @@ def train_linear(
     outputs, every = validate.count(outputs=outputs), validate.count(every=every)
     weighting = find_averaging(averaging)
     measured, criterion = check_public(evaluate, features), find_loss(loss)
-    warn_of_dataset_size(plan, features.shape[0], stacklevel=3)
     if record_weights is not None:
         check_weights(record_weights, features.shape[0])
+    own = users_of(
+        users, InMemory(features, features.shape[0]), rows_per_user=rows_per_user, missing=missing
+    )
+    plan, length = for_users(plan, own), features.shape[0]
+    if own is not None:
+        # Users with equal numbers of records become neighbours, and so do the records of each.
+        own, length = own.by_count(), own.count
+        features, linear_loss = features[own.rows], linear_loss.select(torch.from_numpy(own.rows))
+        if record_weights is not None:
+            counts = torch.from_numpy(np.diff(own.ends, prepend=0))
+            weights = bounded_weights(record_weights)[own.rows]
+            record_weights = mean_over_rows(weights, counts).repeat_interleave(counts)
+        own = replace(own, rows=np.arange(own.rows.size))
+    warn_of_dataset_size(plan, length, stacklevel=3)
     dtype = torch.float32 if str(features.dtype).endswith("float32") else torch.float64
     model, history = nn.Linear(features.shape[1], outputs, dtype=dtype), list[Row]()
     if measured is not None:
         _check_public(model, measured, criterion)
     with Progress("training", plan.steps, shown=progress) as bar:
-        run = _Steps(plan, features.shape[0], seed, ledger, bar)
+        run = _Steps(plan, length, seed, ledger, bar, own)
         try:
             mean, scale, intercept = _moments(
                 features, linear_loss, record_weights, run, standardizing
             )
             clip = Clip(plan.clip_norm, plan.clipping)
-            rows = _rows(features, mean, scale, constant, clip, record_weights)
+            ends = None if own is None else own.ends
+            rows = _rows(features, mean, scale, constant, clip, record_weights, ends)
             start = torch.zeros(rows.columns, outputs, dtype=dtype)
             start[-1] = intercept / constant
             for weight in _descent(rows, start, linear_loss.gradients, run, momentum, weighting):
@@ -190,8 +210,10 @@ class _Steps:
         seed: int | None,
         ledger: Ledger | str | Path | None,
         bar: Progress,
+        users: Users | None = None,
     ) -> None:
         self.plan, self.state, self._bar = plan, plan.new_state(), bar
+        self._length, self._users = length, users
         self._source = Source(seed)
         self._ring: Ring | None = None  # means of records have independent noise
         self._sampler = sampler_for(plan, length=length, subsets=self._source.stream("subsets", 0))
@@ -209,8 +231,7 @@ class _Steps:
         if z is None:
             raise validate.InvalidValueError(f"plan must have more than {t} steps, got {t}")
         self.account.begin(*self.plan.charge_of(t, z))
-        records = self._sampler.draw(len(rows.norms), self._source.stream("sampling", t), t)
-        clipped = linear_clipped_sum(rows, weight, logit_gradients, records)
+        clipped = linear_clipped_sum(rows, weight, logit_gradients, *self._draw(t))
         self.account.finish(*self.plan.charge_of(t, z))
         self.state.spend()
         m = self.plan.batch_size
@@ -230,6 +251,13 @@ class _Steps:
         self.noise_multiplier, self.stepsize = z, self.state.stepsize(released, raw_squared_norm)
         self._bar.update(self.state.steps, lambda: f"ε = {rounded(self.state.bound().epsilon, 3)}")
         return released.gradients["weight"]
+
+    def _draw(self, step: int) -> tuple[Indices, Indices | None]:
+        """Return the records of a step, and how many of them each user has if there are users."""
+        drawn = self._sampler.draw(self._length, self._source.stream("sampling", step), step)
+        if self._users is None:
+            return drawn, None
+        return self._users.draw(drawn, self._source.stream("rows", step))
 
 
 def _moments(
@@ -304,15 +332,16 @@ def _rows(
     constant: float,
     clip: Clip,
     record_weights: Tensor | None,
+    ends: Indices | None,
 ) -> Rows:
     """Return the standardized records with a constant column."""
     if not isinstance(features, Tensor):
         column = sparse.csr_array(np.full((features.shape[0], 1), constant, features.dtype))
         scaled = sparse.csr_array(features) * features.dtype.type(1.0 / scale)
-        return SparseRows(sparse.hstack([scaled, column], format="csr"), clip, record_weights)
+        return SparseRows(sparse.hstack([scaled, column], format="csr"), clip, record_weights, ends)
     values = torch.full((len(features), features.shape[1] + 1), constant, dtype=features.dtype)
     torch.sub(features, mean.to(features.dtype), out=values[:, :-1]).div_(scale)
-    return DenseRows(values, clip, record_weights)
+    return DenseRows(values, clip, record_weights, ends)
 
 
 def _descent(

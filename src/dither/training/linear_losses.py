@@ -1,7 +1,8 @@
 """Losses of linear scores: gradients, and the intercept that the mean target gives."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,6 +33,21 @@ class LinearLoss:
     gradients: LogitGradients
     targets: Tensor | None = None
     intercept: Callable[[Tensor, float], Tensor] = lambda mean, _: mean
+
+    def select(self, records: Tensor) -> Self:
+        """Return the loss of some of the records, by their indices, in that order.
+
+        Example:
+            >>> y = torch.tensor([[1.0], [0.0]])
+            >>> loss = LinearLoss(lambda scores, records: scores - y[records], y)
+            >>> loss.select(torch.tensor([1])).gradients(torch.zeros(1, 1), torch.tensor([0]))
+            tensor([[0.]])
+        """
+        return replace(
+            self,
+            gradients=lambda scores, chosen: self.gradients(scores, records[chosen]),
+            targets=None if self.targets is None else self.targets[records],
+        )
 
 
 def log_shares(mean: Tensor, noise: float) -> Tensor:

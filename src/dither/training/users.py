@@ -7,6 +7,7 @@ clipped as one. Rows belong to one user each; whoever else a row is about is not
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
@@ -80,11 +81,25 @@ class Users:
 
     def part(self, rank: int, size: int) -> Self:
         """Return every size-th user, with all of the user's rows."""
-        starts = self.ends - self._counts()
+        starts = self.ends - self._counts
         kept = slice(rank, None, size)
         parts = [self.rows[i:j] for i, j in zip(starts[kept], self.ends[kept], strict=True)]
-        ends = np.cumsum(self._counts()[kept])
+        ends = np.cumsum(self._counts[kept])
         rows = np.concatenate([np.zeros(0, np.int64), *parts])
+        return type(self)(rows, ends, self.rows_per_user, self.names)
+
+    def by_count(self) -> Self:
+        """Return the users in the order of how many rows they have, those with few rows first.
+
+        Example:
+            >>> Users.of(["ann", "bob", "ann"]).by_count().rows.tolist()
+            [1, 0, 2]
+        """
+        counts = self._counts
+        order = np.argsort(counts, kind="stable")
+        firsts, ends = (self.ends - counts)[order], np.cumsum(counts[order])
+        places = np.repeat(firsts - (ends - counts[order]), counts[order])
+        rows = self.rows[places + np.arange(self.rows.size)]
         return type(self)(rows, ends, self.rows_per_user, self.names)
 
     def draw(self, users: Indices, stream: Stream) -> tuple[Indices, Indices]:
@@ -93,16 +108,20 @@ class Users:
         Of a user with more than ``rows_per_user``, all subsets of so many are equally likely.
         Users with few rows come first, so that equal numbers are neighbours.
         """
-        counts = self._counts()[users]
-        users, counts = (each[np.argsort(counts, kind="stable")] for each in (users, counts))
+        counts = self._counts[users]
+        if (counts[1:] < counts[:-1]).any():
+            users, counts = (each[np.argsort(counts, kind="stable")] for each in (users, counts))
         taken = np.minimum(counts, self.rows_per_user)
-        firsts = (self.ends - self._counts())[users]
-        is_full = counts <= self.rows_per_user
-        places = np.repeat(firsts - (np.cumsum(taken) - taken), taken) + np.arange(taken.sum())
-        chosen = _subsets(counts[~is_full], self.rows_per_user, stream)
-        places[taken[is_full].sum() :] = (firsts[~is_full, None] + chosen).ravel()
+        firsts, ends = self.ends[users] - counts, np.cumsum(taken)
+        places = np.repeat(firsts - ends + taken, taken)
+        places += np.arange(places.size)
+        full = int(np.searchsorted(counts, self.rows_per_user, side="right"))
+        if full < counts.size:
+            chosen = _subsets(counts[full:], self.rows_per_user, stream)
+            places[taken[:full].sum() :] = (firsts[full:, None] + chosen).ravel()
         return self.rows[places], taken
 
+    @cached_property
     def _counts(self) -> Indices:
         return np.diff(self.ends, prepend=0)
 
