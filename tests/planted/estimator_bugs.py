@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from tests.planted.bug import Bug
 
 from dither.clipping.linear_rows import row_norms
@@ -40,7 +42,21 @@ def weights_without_bounds(patch: Patch) -> None:
     patch.setattr("dither.clipping.linear_rows.bounded_weights", lambda weights: weights)
 
 
+def users_clipped_row_by_row(patch: Patch) -> None:
+    def wrong(rows: Any, taken: Any, r: Any, records: Any, counts: Any) -> Any:
+        shares = torch.from_numpy(np.repeat(1.0 / counts, counts))[:, None]
+        factors = rows.clip.factors(r.norm(dim=1) * rows.norms[records])[:, None]
+        return rows.transposed_matmul(taken, r * factors * shares)
+
+    patch.setattr("dither.clipping.linear.users_sum", wrong)
+
+
 ESTIMATOR_BUGS = (
+    Bug(
+        "users of a linear model clipped row by row",
+        users_clipped_row_by_row,
+        "tests/clipping/test_linear_users.py::test_equals_a_loop_over_users[dense-12-flat-softmax]",
+    ),
     Bug(
         "record weights that are not bounded",
         weights_without_bounds,

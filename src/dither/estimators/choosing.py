@@ -34,7 +34,7 @@ def default_estimator(
 
     Args:
         schema: the public schema of the table, with its target.
-        records: n, public.
+        records: n, public: their number, or that of users if they are to be protected.
         epsilon: ε.
         delta: δ; None is 1/(10·n).
         model: "auto", or "linear", "gam" or "mlp". Auto is a function of the other arguments,

@@ -217,6 +217,9 @@ class _Steps:
         self._source = Source(seed)
         self._ring: Ring | None = None  # means of records have independent noise
         self._sampler = sampler_for(plan, length=length, subsets=self._source.stream("subsets", 0))
+        self._every: tuple[Indices, Indices] | None = None
+        if users is not None and users.takes_all and plan.sample_rate == 1.0:
+            self._every = users.draw(np.arange(length), self._source.stream("rows", 0))
         self.account = account_for(ledger, name=None, is_seeded=seed is not None)
         self.name = self.account.register(plan)
         self.noise_multiplier = self.stepsize = float("nan")
@@ -254,6 +257,8 @@ class _Steps:
 
     def _draw(self, step: int) -> tuple[Indices, Indices | None]:
         """Return the records of a step, and how many of them each user has if there are users."""
+        if self._every is not None:
+            return self._every
         drawn = self._sampler.draw(self._length, self._source.stream("sampling", step), step)
         if self._users is None:
             return drawn, None

@@ -80,6 +80,11 @@ class Users:
         """How many users there are."""
         return int(self.ends.size)
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether all rows of every user that is drawn take part."""
+        return bool(self._counts.max(initial=0) <= self.rows_per_user)
+
     def part(self, rank: int, size: int) -> Self:
         """Return every size-th user, with all of the user's rows."""
         starts = self.ends - self._counts
