@@ -73,6 +73,7 @@ experiments: $(DEV) ## training on MNIST and Fashion-MNIST; results go to experi
 	$(BIN)/python -m experiments.noise_shapes
 	$(BIN)/python -m experiments.adaptive_leak
 	$(BIN)/python -m experiments.estimator_defaults
+	$(BIN)/python -m experiments.correlated
 
 recipe: $(DEV) ## the recipe against a grid on held-out tasks, an hour of two cores; it resumes
 	$(ONE_THREAD) $(BIN)/python -m experiments.recipe --tasks heldout --jobs 2
