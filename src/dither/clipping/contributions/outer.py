@@ -17,6 +17,7 @@ from dither.clipping.contributions.base import (
     row_norms,
     unit_roundoff,
 )
+from dither.clipping.contributions.grouped import Grouped
 
 TERMS = 64
 """Terms that are added up at a time where the rounding of their sum matters."""
@@ -61,9 +62,9 @@ class Factor:
         """Return the same in float64."""
         return Factor(self.values.double())
 
-    def merge(self, multiplicity: int) -> "Factor":
-        """Return the factors with the terms of every ``multiplicity`` neighbouring rows joined."""
-        return Factor(_join_terms(self.values, multiplicity))
+    def join(self, count: int) -> "Factor":
+        """Return the factors with the terms of every ``count`` neighbouring rows joined."""
+        return Factor(_join_terms(self.values, count))
 
 
 class Outer(Contribution):
@@ -103,6 +104,10 @@ class Outer(Contribution):
         self._kept: PerRecord | None = None
         # What is smaller vanishes when it is squared, or loses digits when it is scaled down.
         self._lost = torch.finfo(self.dtype).tiny ** 0.5
+
+    @property
+    def is_kept(self) -> bool:
+        return self._kept is not None
 
     def rows(self, start: int, stop: int) -> Tensor:
         formed = self._form(start, stop, self.right.rows(start, stop))
@@ -150,9 +155,12 @@ class Outer(Contribution):
         made._always_form = True
         return made
 
-    def merge(self, multiplicity: int) -> Self:
-        left = _join_terms(self.left, multiplicity)
-        return type(self)(left, self.right.merge(multiplicity), self.shape, self.axes)
+    def join(self, count: int) -> Self:
+        left = _join_terms(self.left, count)
+        return type(self)(left, self.right.join(count), self.shape, self.axes)
+
+    def merge(self, counts: Tensor) -> Grouped:
+        return Grouped(self, counts)
 
     def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
         squared, magnitudes = [], []
@@ -235,9 +243,9 @@ def _weighted_product(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
     return total.add_(left[blocks:].t() @ right[blocks:])
 
 
-def _join_terms(factor: Tensor, multiplicity: int) -> Tensor:
+def _join_terms(factor: Tensor, count: int) -> Tensor:
     """Make the terms of neighbouring rows one record's: records × groups × terms × width."""
-    by_record: Tensor = factor.unflatten(0, (-1, multiplicity))
+    by_record: Tensor = factor.unflatten(0, (-1, count))
     return by_record.transpose(1, 2).flatten(2, 3)
 
 
