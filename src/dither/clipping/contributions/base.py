@@ -19,6 +19,9 @@ CHUNK = 2**21
 FORMED = 2**20
 """Numbers of per-record gradients that are formed at a time."""
 
+CONVERTED = 2**18
+"""Numbers that are converted to float64 at a time: 2 MiB, which stay in the cache."""
+
 
 def row_norms(values: Tensor) -> Tensor:
     """Return norms along the last dimension, with errors that do not grow with its length."""
@@ -54,9 +57,11 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2.0
 
 
-def chunks(records: int, copied: int, formed: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield ranges of records, given the numbers that are copied and formed for each of them."""
-    most = min(CHUNK // max(1, copied), FORMED // max(1, formed))
+def chunks(
+    records: int, copied: int, formed: int = 0, converted: int = 0
+) -> Iterator[tuple[int, int]]:
+    """Yield ranges of records, given what is copied, formed and converted for each of them."""
+    most = min(CHUNK // max(1, copied), FORMED // max(1, formed), CONVERTED // max(1, converted))
     step = max(1, min(records, most))
     for start in range(0, records, step):
         yield start, min(records, start + step)

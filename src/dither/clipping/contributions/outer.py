@@ -164,7 +164,8 @@ class Outer(Contribution):
 
     def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
         squared, magnitudes = [], []
-        for i, j, right in self._rights(self.terms**2):
+        converted = self.groups * self.terms * (self.height + self.right.width)
+        for i, j, right in self._rights(self.terms**2, converted):
             left, right = self.left[i:j].double(), right.double()
             lefts, rights = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
             of_left = lefts.diagonal(dim1=2, dim2=3).sqrt() + sqrt(self.height) * self._lost
@@ -215,14 +216,14 @@ class Outer(Contribution):
             else:
                 into.baddbmm_(lefts, rights)
 
-    def _rights(self, formed: int = 0) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield records and their right factors in chunks, for ``formed`` numbers per record.
+    def _rights(self, formed: int = 0, converted: int = 0) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield records and right factors in chunks, for so many numbers formed and converted.
 
         What is yielded may be overwritten by what follows.
         """
         copied = self.groups * self.terms * self.right.width if self.right.is_copied else 0
         space = None
-        for start, stop in chunks(self.records, copied, formed):
+        for start, stop in chunks(self.records, copied, formed, converted):
             space = self.right.space(stop) if start == 0 else space
             yield start, stop, self.right.rows(start, stop, space)
 
