@@ -95,7 +95,7 @@ def one_layer_unclipped(patch: Patch) -> None:
         *others, last = contributions
         ones = torch.ones_like(weights)
         return {
-            name: clipping._sum(contributions[name], ones if name == last else weights)
+            name: contributions[name].weighted_sum(ones if name == last else weights)
             for name in (*others, last)
         }
 

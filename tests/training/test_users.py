@@ -19,11 +19,12 @@ from tests.training.loops import data, losses, model, noisy_plan, private, quiet
 import dither
 from dither import Plan
 from dither.accounting import BudgetExceededError
+from dither.clipping.engine import split_rows
 from dither.ledger import Ledger
 from dither.randomness import Source
 from dither.schedules import AdaGradNorm
 from dither.training.records import Draws, records_of
-from dither.training.users import Users, split_rows
+from dither.training.users import Users
 
 NAN = float("nan")
 OWNERS = np.arange(120) % 12  # ten rows of each user of the tests' data

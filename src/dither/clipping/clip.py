@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dither import validate
-from dither.clipping.contributions import Contribution, unit_roundoff
+from dither.clipping.contributions import Clippable, unit_roundoff
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,7 +107,7 @@ def bounded_weights(record_weights: Tensor) -> Tensor:
 
 
 def sum_clipped(
-    contributions: Mapping[str, Contribution], clip: Clip, weights: Tensor | None = None
+    contributions: Mapping[str, Clippable], clip: Clip, weights: Tensor | None = None
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the sum of the clipped gradients by name, and every record's norm before clipping.
 
@@ -116,6 +116,8 @@ def sum_clipped(
     The factor of a record is that of its norm *plus* the bound on what rounding hides of the
     norm. Squares that vanish in float32 are in no such bound: they are far below every norm that
     matters, the clip norm for flat clipping and γ for automatic clipping.
+
+    Sums over no records are left out.
 
     Where that bound is more than the tolerance of the type, as it is if large terms cancel, or if
     the norm overflows, the record is computed again in float64, norm and sum. A record whose
@@ -139,15 +141,16 @@ def sum_clipped(
     finite = torch.isfinite(exact_bound)
     norms[doubtful] = torch.where(finite, exact.clamp(min=0.0), torch.inf).sqrt()
 
-    rest = {name: part.select(ordinary) for name, part in contributions.items()}
-    sums = _sums(rest, (factors * weights)[ordinary], clip.scale)
     good = finite.nonzero().squeeze(1)
-    kept = {name: part.select(good) for name, part in again.items()}
-    more = _sums(kept, clip.factors(exact_bound[good].sqrt()) * weights[doubtful][good], clip.scale)
+    exact_factors = clip.factors(exact_bound[good].sqrt()) * weights[doubtful][good]
+    sums = _sums_of(contributions, ordinary, (factors * weights)[ordinary], clip.scale)
+    more = _sums_of(again, good, exact_factors, clip.scale)
+    if not sums or not more:
+        return sums or more, norms
     return {name: total + more[name].to(total.dtype) for name, total in sums.items()}, norms
 
 
-def _totals(contributions: Mapping[str, Contribution]) -> tuple[Tensor, Tensor]:
+def _totals(contributions: Mapping[str, Clippable]) -> tuple[Tensor, Tensor]:
     """Return squared norms over all parameters, and upper bounds on them, rounding included."""
     found = [part.norms() for part in contributions.values()]
     squared = torch.stack([each for each, _ in found]).sum(0)
@@ -158,16 +161,20 @@ def _totals(contributions: Mapping[str, Contribution]) -> tuple[Tensor, Tensor]:
 
 
 def _sums(
-    contributions: Mapping[str, Contribution], factors: Tensor, scale: float
+    contributions: Mapping[str, Clippable], factors: Tensor, scale: float
 ) -> dict[str, Tensor]:
-    sums = {name: _sum(part, factors) for name, part in contributions.items()}
+    sums = {n: part.weighted_sum(factors.to(part.dtype)) for n, part in contributions.items()}
     return sums if scale == 1.0 else {name: total.mul_(scale) for name, total in sums.items()}
 
 
-def _sum(part: Contribution, factors: Tensor) -> Tensor:
-    if part.records == 0:
-        return part.rows(0, 0).sum(0)
-    return part.weighted_sum(factors.to(part.dtype))
+def _sums_of(
+    contributions: Mapping[str, Clippable], records: Tensor, factors: Tensor, scale: float
+) -> dict[str, Tensor]:
+    """Return the sums over some records, which are empty if there are none."""
+    if not len(records):
+        return {}
+    chosen = {name: part.select(records) for name, part in contributions.items()}
+    return _sums(chosen, factors, scale)
 
 
 _PRECISION_SETTINGS: dict[str, tuple[Any, ...]] = {

@@ -25,7 +25,7 @@ from dither.clipping.clip import (
     full_precision,
     sum_clipped,
 )
-from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord
+from dither.clipping.contributions import MAX_KEPT, Clippable, Contribution, PerRecord
 from dither.clipping.gradient_checks import check_own_rows, find_mismatches, gradients_of_half
 from dither.clipping.recorder import Recorder
 from dither.clipping.recording import MAX_ATTEMPTS, CheckCache, RecordedBatch
@@ -232,18 +232,18 @@ def _clip_and_sum(
     rows: Tensor,
     weights: Tensor,
 ) -> ClippedSum:
-    """Clip and add up, in chunks of records with equal numbers of rows."""
+    """Clip and add up, in chunks of records where there are many rows, or gradients one by one."""
     size = sum(recorder.parameters[name].numel() for name in slow)
     most = max(1, MAX_KEPT // max(1, size)) if slow else len(rows)
     with torch.enable_grad():
         together = losses.split(rows.tolist()) if slow else ()
     found, first, start = [], 0, 0
-    for count, records in _chunks(rows, most):
-        stop, end = start + records, first + records * count
-        chosen = {name: _chosen(part, first, end, count) for name, part in parts.items()}
+    for counts in (part for some in split_rows(rows, _MOST_ROWS) for part in some.split(most)):
+        stop, end = start + len(counts), first + int(counts.sum())
+        chosen = {name: _chosen(part, slice(first, end), counts) for name, part in parts.items()}
         if slow:
             chosen |= _by_autograd(recorder, together[start:stop], slow)
-        sums, norms = dict[str, Tensor](), losses.new_zeros(records)
+        sums, norms = dict[str, Tensor](), losses.new_zeros(len(counts))
         if chosen:
             sums, norms = sum_clipped(chosen, clip, weights[start:stop])
         found.append(ClippedSum(_complete(sums, recorder.parameters), norms))
@@ -257,23 +257,30 @@ def _clip_and_sum(
     return ClippedSum(total.gradients, total.norms.to(accumulation_dtype(losses.dtype)))
 
 
-def _chunks(rows: Tensor, most: int) -> Iterator[tuple[int, int]]:
-    """Yield numbers of rows, and how many of the next records have as many."""
-    for count, records in zip(*rows.unique_consecutive(return_counts=True), strict=True):
-        size = min(most, max(1, _MOST_ROWS // int(count)))
-        for start in range(0, int(records), size):
-            yield int(count), min(size, int(records) - start)
+def split_rows(rows: Tensor, size: int) -> Iterator[Tensor]:
+    """Yield the rows of users in parts of at most ``size`` rows, or of one user with more.
+
+    >>> [part.tolist() for part in split_rows(torch.tensor([1, 2, 2, 5]), 4)]
+    [[1, 2], [2], [5]]
+    """
+    start, total = 0, 0
+    for place, count in enumerate(rows.tolist()):
+        if total and total + count > size:
+            yield rows[start:place]
+            start, total = place, 0
+        total += count
+    yield rows[start:]
 
 
-def _chosen(part: Contribution, first: int, end: int, count: int) -> Contribution:
-    """Return the contribution of records that are some rows, of which each has ``count``."""
-    chosen = part if end - first == part.records else part.select(slice(first, end))
-    return chosen if count == 1 else chosen.merge(count)
+def _chosen(part: Contribution, rows: slice, counts: Tensor) -> Clippable:
+    """Return the contribution of records that have so many of these rows each."""
+    chosen = part if rows.stop - rows.start == part.records else part.select(rows)
+    return chosen if chosen.records == len(counts) else chosen.merge(counts)
 
 
 def _by_autograd(
     recorder: Recorder, losses: Sequence[Tensor], names: list[str]
-) -> dict[str, Contribution]:
+) -> dict[str, Clippable]:
     """Return one gradient per record by plain autograd, through the graph of its losses."""
     parameters = [recorder.parameters[name] for name in names]
     with torch.enable_grad():
@@ -284,7 +291,7 @@ def _by_autograd(
         )
         for total in totals
     ]
-    made: dict[str, Contribution] = {}
+    made: dict[str, Clippable] = {}
     for name, gradients in zip(names, zip(*found, strict=True), strict=True):
         stacked = torch.stack([each.to_dense() if each.is_sparse else each for each in gradients])
         made[name] = PerRecord(stacked.to(accumulation_dtype(stacked.dtype)))

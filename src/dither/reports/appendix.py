@@ -186,7 +186,7 @@ def _ledger(report: RunReport) -> Iterator[Block]:
             (
                 f"{place}{' (this run)' if run['run'] == report.run else ''}",
                 run["run"],
-                *([run["part"] or "all records"] * has_parts),
+                *([run["part"] or f"all {report.unit}s"] * has_parts),
                 minute(run["registered"]),
                 spent_text(run),
                 "none"

@@ -9,6 +9,7 @@ from dither.reports.charts import Chart
 from dither.reports.model_files import PaidEvaluation, Schema
 from dither.reports.report import RunReport
 from dither.reports.text import not_covered, odds, reading
+from dither.training.statement import RunFacts
 
 UNKNOWN = "not recorded"
 _METRICS = {
@@ -98,7 +99,7 @@ def sections(*parts: tuple[str, str, Iterator[Block]]) -> tuple[Section, ...]:
 def what_of(report: RunReport) -> Facts:
     """Return what was trained on what."""
     schema = report.schema
-    n = None if report.facts is None else f"{report.facts.dataset_size:,} records"
+    n = None if report.facts is None else _size(report.facts)
     part = None if report.part is None else f"the {report.part} part of a random split"
     rows = [
         ("Data", ", ".join(filter(None, (report.data, n, part)))),
@@ -110,6 +111,11 @@ def what_of(report: RunReport) -> Facts:
         ("State", _state(report)),
     ]
     return Facts(tuple((name, text) for name, text in rows if text))
+
+
+def _size(facts: RunFacts) -> str:
+    rows = "" if facts.rows_per_user is None else f", at most {facts.rows_per_user:,} rows of each"
+    return f"{facts.dataset_size:,} {facts.unit}s{rows}"
 
 
 def _columns(kinds: dict[str, int]) -> str:

@@ -93,6 +93,7 @@ class PlanFacts:
     has_noise: bool = True
     uses_raw_gradients: bool = False
     plan: Plan | None = None
+    rows_per_user: int | None = None
 
 
 @final
@@ -264,7 +265,11 @@ def _plan(text: str) -> PlanFacts:
     if found["format"] == REACTIVE_PLAN:
         extra = ("uses_raw_gradients", "text")
         clipping = found.get("clipping", "flat")
-        return PlanFacts(**{name: found[name] for name in (*names, *extra)}, clipping=clipping)
+        return PlanFacts(
+            **{name: found[name] for name in (*names, *extra)},
+            clipping=clipping,
+            rows_per_user=found.get("rows_per_user"),
+        )
     plan = Plan.from_json(text)
     return PlanFacts(
         **{name: getattr(plan, name) for name in names},
@@ -272,6 +277,7 @@ def _plan(text: str) -> PlanFacts:
         clipping=plan.clipping,
         has_noise=bool(plan.noise_multipliers.any()),
         plan=plan,
+        rows_per_user=plan.rows_per_user,
     )
 
 
@@ -365,12 +371,13 @@ def _evaluation_runs(files: RunFiles, runs: dict[str, RunState]) -> tuple[RunSta
 
 def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
     """Return the cost of a run so far and of its full plan, at its plan's δ."""
-    entry = run.entry
+    entry, unit = run.entry, run.entry.unit or "record"
     if math.isinf(entry.epsilon) or entry.delta == 0.0:
         adjacency = adjacency_of(entry.sampling)
         infinite = PrivacyBound(
-            math.inf, entry.delta, "none", run.sampling, adjacency, is_upper_bound=False
-        )
+            math.inf, entry.delta, "none", run.sampling, adjacency, unit=unit,
+            is_upper_bound=False,
+        )  # fmt: skip
         return infinite, infinite
     # A condition is in `derived_from_private_data`: here it is taken as given.
     spent = replace(ledger.total_of(entry.run, delta=entry.delta), is_upper_bound=True)
@@ -382,4 +389,4 @@ def _costs(ledger: Ledger, run: RunState) -> tuple[PrivacyBound, PrivacyBound]:
     )  # fmt: skip
     # A filter's ε may be above the cost of its least noise.
     epsilon = max(full_plan.epsilon, entry.epsilon)
-    return spent, replace(full_plan, epsilon=epsilon, lower=None, sampling=run.sampling)
+    return spent, replace(full_plan, epsilon=epsilon, lower=None, sampling=run.sampling, unit=unit)

@@ -59,6 +59,8 @@ def to_json(report: RunReport) -> str:
         "format": "dither-report-2",
         "headline": {"title": title, "text": text},
         **asdict(report),
+        "unit": report.unit,
+        "rows_per_user": None if report.facts is None else report.facts.rows_per_user,
         "odds": numbers,
         "reading": reading(report),
         "not_covered": not_covered(report),

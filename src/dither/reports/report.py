@@ -119,6 +119,12 @@ class RunReport:
         return str(own["part"]) if len(parts) > 1 else None
 
     @property
+    def unit(self) -> str:
+        """What is protected: "record" or "user"."""
+        bound = self.claim.bound or self.claim.recorded
+        return "record" if bound is None else bound.unit
+
+    @property
     def leaks(self) -> list[str]:
         """What was derived from the private data, as clauses."""
         return [derived_clause(value) for value in self.derived_from_private_data]
@@ -245,5 +251,6 @@ def _facts(files: RunFiles, claim: Claim) -> RunFacts | None:
         charges=0
         if files.ledger is None or files.ledger.run is None
         else len(files.ledger.run.spent),
+        rows_per_user=plan.rows_per_user,
         **{"is_counted": is_counted, **chosen},
     )

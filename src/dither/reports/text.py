@@ -9,29 +9,30 @@ from dither.reports.odds import group_privacy, membership_odds, percent, times
 from dither.reports.report import RunReport
 from dither.reports.scale import strength
 from dither.training.run_directory import RESULT
-from dither.training.statement import WEIGHTED, guarantee, public_size
+from dither.training.statement import PARTITION, guarantee, public_size, weighted
 from dither.types import PrivacyBound, rounded
 
 _GUESSES = {
-    "add-remove": ("'in' and 'out'", "whether a given record was in the data"),
-    "replace-one": ("both", "which of two given records was in the data"),
+    "add-remove": ("'in' and 'out'", "whether a given {unit} was in the data"),
+    "replace-one": ("both", "which of two given {unit}s was in the data"),
 }
 _PAIRS = {
-    "add-remove": "with a record in the data and without it",
-    "replace-one": "with a record in the data and with any other record in its place",
+    "add-remove": "with a {unit} in the data and without it",
+    "replace-one": "with a {unit} in the data and with any other {unit} in its place",
 }
 _REMEDIES = {  # by a word of what was derived from the private data
     "number of records": "--dataset-size N (in Python dataset_size=)",
+    "number of users": "--dataset-size N (in Python dataset_size=)",
     "classes": "--classes A,B,… (in Python classes=), or classes in the schema",
     "bounds": "bounds in the schema (in Python also feature_bounds=)",
 }
 _EVALUATED = {
-    "part": "a record is in one part of the random split only, so the larger counts",
+    "part": "a {unit} is in one part of the random split only, so the larger counts",
     "ledger": "the ledger composes both",
     "added": "they add up",
 }
 _READINGS = {
-    "strong": "The model says little about any one record, whatever else an attacker knows.",
+    "strong": "The model says little about any one {unit}, whatever else an attacker knows.",
     "reasonable": "This is usual for machine learning. It limits every attack, but an attacker who "
     "knows almost everything may become fairly certain in the worst case.",
     "weak": "The bound alone rules out little. Do not rely on ε alone: an audit measures known "
@@ -101,9 +102,10 @@ def _remedy(report: RunReport) -> str:
 def _guarantee(claim: Claim, bound: PrivacyBound) -> str:
     open_run = "The run has not ended: this is the cost of its full plan, wherever it stops. "
     factor = times(membership_odds(bound.epsilon, bound.delta).likelihood_ratio)
+    pairs = _PAIRS[bound.adjacency].format(unit=bound.unit)
     return (
         f"{open_run if claim.is_full_plan else ''}The probabilities of any result, "
-        f"{_PAIRS[bound.adjacency]}, differ at most by the factor e^ε = {factor}, apart from "
+        f"{pairs}, differ at most by the factor e^ε = {factor}, apart from "
         f"δ = {rounded(bound.delta, 3)}, which is at most 1 in {_one_in(bound.delta)}."
     )
 
@@ -120,17 +122,18 @@ def odds(report: RunReport) -> list[tuple[str, str]]:
         return []
     found = membership_odds(bound.epsilon, bound.delta)
     answers, question = _GUESSES[bound.adjacency]
+    unit = bound.unit
     F, P = found.rates[0]
     return [
         (
             "Best guess",
-            f"An attacker who sees every model, knows all other records, and first thinks "
-            f"{answers} equally likely guesses right {question} with probability at most "
-            f"{percent(found.best_guess)}.",
+            f"An attacker who sees every model, knows all other {unit}s, and first thinks "
+            f"{answers} equally likely guesses right {question.format(unit=unit)} with probability "
+            f"at most {percent(found.best_guess)}.",
         ),
         (
             "Best test",
-            f"A test that wrongly says 'in' of {100.0 * F:g} % of the records that were not in the "
+            f"A test that wrongly says 'in' of {100.0 * F:g} % of the {unit}s that were not in the "
             f"data says it of at most {percent(P)} of those that were.",
         ),
         *_conditions(report, bound),
@@ -140,14 +143,21 @@ def odds(report: RunReport) -> list[tuple[str, str]]:
 def _conditions(report: RunReport, bound: PrivacyBound) -> Iterator[tuple[str, str]]:
     facts, ledger = report.facts, report.ledger
     if facts is not None:
+        if facts.rows_per_user is not None:
+            yield (
+                "Users",
+                "All rows of one person are protected together, however many there are: a step "
+                f"takes at most {facts.rows_per_user:,} of them.",
+            )
         yield "Taken as public", f"{public_size(facts)}."
         if facts.is_weighted:
-            yield "Weights", WEIGHTED
+            yield "Weights", weighted(facts)
         if bound.delta * facts.dataset_size >= 1.0:
             yield (
                 "Large δ",
                 f"This δ is NOT below 1/n = 1/{facts.dataset_size:,}: it would allow publishing a "
-                "record outright. Choose a smaller one.",
+                f"{'record' if facts.rows_per_user is None else 'person'} outright. Choose a "
+                "smaller one.",
             )
     claimed = 2 if report.claim.evaluated in ("part", "ledger") else 1
     if ledger is not None and len(ledger["runs"]) > claimed:
@@ -157,7 +167,7 @@ def _conditions(report: RunReport, bound: PrivacyBound) -> Iterator[tuple[str, s
         yield (
             "All runs",
             f"All {len(ledger['runs'])} runs in the ledger together: ε = {total} at "
-            f"δ = {rounded(ledger['delta'], 3)}, for a record that is {of}.",
+            f"δ = {rounded(ledger['delta'], 3)}, for a {bound.unit} that is {of}.",
         )
     costs = _evaluation_costs(report)
     if costs:
@@ -172,7 +182,7 @@ def _evaluation_costs(report: RunReport) -> str:
     delta = "" if found.delta is None else f" at δ = {rounded(found.delta, 3)}"
     return (
         f"Training costs {_numbers(training)}, and its evaluation "
-        f"ε = {rounded(found.epsilon, 4)}{delta}: {_EVALUATED[how]}."
+        f"ε = {rounded(found.epsilon, 4)}{delta}: {_EVALUATED[how].format(unit=training.unit)}."
     )
 
 
@@ -184,7 +194,7 @@ def reading(report: RunReport) -> str:
     word = strength(bound.epsilon)
     an = "If that is public: an" if report.claim.verdict == "conditional" else "An"
     of = f"{an} ε of {rounded(bound.epsilon, 4)} for each {bound.unit}"
-    return f"{of} is {word}. {_READINGS[word]}"
+    return f"{of} is {word}. {_READINGS[word].format(unit=bound.unit)}"
 
 
 def not_covered(report: RunReport) -> dict[str, str]:
@@ -193,9 +203,15 @@ def not_covered(report: RunReport) -> dict[str, str]:
     if bound is None or not report.claim.is_guarantee:
         return {}
     epsilon, delta = group_privacy(2, bound.epsilon, bound.delta)
+    two = f"ε = {rounded(epsilon, 4)} and δ = {rounded(delta, 3)}, and k have k·ε with a larger δ."
+    whom = {
+        "Several rows of a person": f"The claim is for each record: two of one person have {two}"
+    }
+    if bound.unit == "user":
+        several = f"The claim is for each user: two together, as a couple, have {two}"
+        whom = {"Rows about several people": PARTITION, "Several users": several}
     rows = {
-        "Several rows of a person": f"The claim is for each {bound.unit}: two of one person have "
-        f"ε = {rounded(epsilon, 4)} and δ = {rounded(delta, 3)}, and k have k·ε with a larger δ.",
+        **whom,
         "Groups": "What the model reveals about a group applies to all of its members, in the data "
         "or not.",
     }

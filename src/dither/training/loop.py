@@ -273,6 +273,7 @@ def plan_text(plan: Plan | ReactivePlan) -> str:
         "clip_norm",
         "clipping",
         "fingerprint",
+        "rows_per_user",
     )
     facts = {name: getattr(plan, name) for name in names}
     is_raw = isinstance(plan.stepsizes, UnsafeRawAdaGradNorm)

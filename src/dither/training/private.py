@@ -20,7 +20,7 @@ from dither.clipping.batch import (
     trainable,
 )
 from dither.clipping.clip import Clip, ClippedSum
-from dither.clipping.engine import clip_recording
+from dither.clipping.engine import clip_recording, split_rows
 from dither.clipping.layers import check_layers
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.ledger import Account
@@ -37,7 +37,6 @@ from dither.training.errors import StepError
 from dither.training.model_randomness import ModelRandomness
 from dither.training.optimizer_hooks import OptimizerHooks
 from dither.training.records import Draws
-from dither.training.users import split_rows
 from dither.types import PrivacyBound
 
 _FORMAT = "dither-private-1"

@@ -12,11 +12,12 @@ from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.loop import TrainResult, steps_of
 from dither.training.private import Private
 from dither.training.recipe import Recipe
-from dither.types import PrivacyBound, Search, SpentSoFar, rounded
+from dither.types import PrivacyBound, Search, SpentSoFar, rounded, unit_of
 from dither.validate import InvalidTypeError
 
-WEIGHTED = (
-    "Sample weights were given: each is taken to depend on its own record and public numbers alone."
+PARTITION = (
+    "Every row belongs to one user: a row about several people protects its user alone. Rows "
+    "without an id were left out, unless the caller made each a user of its own."
 )
 
 
@@ -45,6 +46,7 @@ class RunFacts:
         is_weighted: whether records had weights.
         bands: of correlated noise; 1 if noise is not correlated.
         charges: how many cycles of correlated noise were charged.
+        rows_per_user: the most rows of a user in a step; None where records are protected.
     """
 
     bound: PrivacyBound
@@ -67,6 +69,12 @@ class RunFacts:
     is_weighted: bool = False
     bands: int = 1
     charges: int = 0
+    rows_per_user: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """What is protected: "record" or "user"."""
+        return unit_of(self.rows_per_user)
 
 
 class _Stated(Protocol):
@@ -116,15 +124,31 @@ def statement(
 def paragraphs(facts: RunFacts, *, leaks: Sequence[str] = ()) -> list[str]:
     """Return the statement's paragraphs."""
     condition = f"If {'this is' if len(leaks) == 1 else 'these are'} public, " if leaks else ""
-    parts = [guarantee(facts, condition), *foundations(facts, leaks)]
+    parts = [guarantee(facts, condition), *protected(facts), *foundations(facts, leaks)]
     return [*([_leaks(leaks)] if leaks else []), *parts]
+
+
+def protected(facts: RunFacts) -> list[str]:
+    """Return the paragraph on whom the guarantee protects, if it protects users."""
+    if facts.rows_per_user is None or not math.isfinite(facts.bound.epsilon):
+        return []
+    return [
+        "The guarantee is for each user: all rows of one person are protected together, however "
+        f"many there are. {PARTITION}"
+    ]
 
 
 def foundations(facts: RunFacts, leaks: Sequence[str] = ()) -> list[str]:
     """Return what the guarantee rests on: mechanism, settings, public facts and randomness."""
     settings = [facts.settings] if facts.settings else []
-    weights = [WEIGHTED] if facts.is_weighted else []
+    weights = [weighted(facts)] if facts.is_weighted else []
     return [_mechanism(facts), *settings, _public(facts, leaks), _randomness(facts), *weights]
+
+
+def weighted(facts: RunFacts) -> str:
+    """Return what weights are taken to depend on; reports say it, too."""
+    own = "its own record" if facts.rows_per_user is None else "the rows of its user"
+    return f"Sample weights were given: each is taken to depend on {own} and public numbers alone."
 
 
 def derived_clause(value: str) -> str:
@@ -156,6 +180,7 @@ def facts_of(result: TrainResult) -> RunFacts:
         is_weighted=result.is_weighted,
         bands=plan.bands,
         charges=plan.charges.size,
+        rows_per_user=plan.rows_per_user,
     )
 
 
@@ -190,28 +215,33 @@ def guarantee(facts: RunFacts, condition: str = "") -> str:
 
 
 def _mechanism(facts: RunFacts) -> str:
-    q = facts.batch_size / facts.dataset_size
+    q, unit = facts.batch_size / facts.dataset_size, facts.unit
     sampling = {
-        "poisson": "Poisson sampling: in each step every record is drawn independently with "
+        "poisson": f"Poisson sampling: in each step every {unit} is drawn independently with "
         f"probability q = {q:.6g}.",
-        "fixed": f"Fixed-size sampling: each step draws {facts.batch_size:,} distinct records "
+        "fixed": f"Fixed-size sampling: each step draws {facts.batch_size:,} distinct {unit}s "
         "uniformly at random.",
         "cyclic": "Cyclic Poisson sampling: before the first step, and again where a run is "
-        f"resumed, every record is assigned to one of {facts.bands} subsets, uniformly and "
-        f"independently. The subsets take turns, one per step, and a step draws every record of "
+        f"resumed, every {unit} is assigned to one of {facts.bands} subsets, uniformly and "
+        f"independently. The subsets take turns, one per step, and a step draws every {unit} of "
         f"its subset independently with probability {facts.bands}·q = {facts.bands * q:.6g}. Each "
         f"cycle of {facts.bands} steps is accounted as one step with that probability.",
     }[facts.sampling]
     if q == 1.0:
-        sampling = "Full batch: each step uses all records."
+        sampling = f"Full batch: each step uses all {unit}s."
+    if facts.rows_per_user is not None:
+        sampling += (
+            f" Of each of them at most {facts.rows_per_user:,} rows take part, drawn at random "
+            "anew every time, and the mean of their gradients is the user's gradient."
+        )
     clips, C = "", facts.clip_norm
     if facts.clipping == "automatic":
         clips = (
-            f"scales per-record gradients g by {C:g}/(‖g‖ + {STABILIZER:g}), to an l2 norm below "
+            f"scales per-{unit} gradients g by {C:g}/(‖g‖ + {STABILIZER:g}), to an l2 norm below "
             f"{C:g} (automatic clipping), "
         )
     elif math.isfinite(C):
-        clips = f"clips per-record gradients to l2 norm {C:g}, "
+        clips = f"clips per-{unit} gradients to l2 norm {C:g}, "
     correlated = f", correlated within {facts.bands} consecutive steps,"
     noise = f"adds Gaussian noise{correlated if facts.bands > 1 else ''} to their sum"
     charged = f", charged as {facts.charges:,} cycles of at most {facts.bands} steps"
@@ -253,7 +283,7 @@ def recipe_facts(recipe: Recipe | None, factor: float | None) -> dict[str, Any]:
 def public_size(facts: RunFacts) -> str:
     """Return that n is taken as public, and whether it was counted; reports say it, too."""
     counted = ", counted in the data" if facts.is_counted else ""
-    return f"the number of records, n = {facts.dataset_size:,}{counted}"
+    return f"the number of {facts.unit}s, n = {facts.dataset_size:,}{counted}"
 
 
 def _public(facts: RunFacts, leaks: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ rows, at most ``rows_per_user`` rows of a drawn user take part, and the mean of 
 clipped as one. Rows belong to one user each; whoever else a row is about is not protected.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self, final
@@ -212,19 +212,3 @@ def _text(value: Any) -> str | None:
     if not isinstance(value, str | int | float):
         value = str(value)
     return str(value).strip() or None
-
-
-def split_rows(rows: Tensor, size: int) -> Iterator[Tensor]:
-    """Yield the rows of users in parts of at most ``size`` rows, or of one user with more.
-
-    >>> import torch
-    >>> [part.tolist() for part in split_rows(torch.tensor([1, 2, 2, 5]), 4)]
-    [[1, 2], [2], [5]]
-    """
-    start, total = 0, 0
-    for place, count in enumerate(rows.tolist()):
-        if total and total + count > size:
-            yield rows[start:place]
-            start, total = place, 0
-        total += count
-    yield rows[start:]

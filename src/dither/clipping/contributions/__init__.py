@@ -4,7 +4,8 @@ A contribution stands for one gradient per record. It knows its squared norms wi
 rounding errors, the weighted sum over records, and, a few records at a time, the gradients
 themselves. Three kinds are enough: gradients that are small anyway (:class:`PerRecord`), sums of
 outer products as matrix products have them (:class:`Outer`), and rows of a table
-(:class:`Lookup`). A parameter that is used twice has a :class:`Summed` one.
+(:class:`Lookup`). A parameter that is used twice has a :class:`Summed` one. Rows that are clipped
+together are merged: what is stored is added up, and what is not is :class:`Grouped`.
 
 **Rounding.** The bound beside a squared norm covers what rounding can hide of it, in the norm or in
 the sum: a record must not contribute more than its norm says. Stored gradients are summed as they
@@ -17,19 +18,23 @@ added up in blocks of 64 terms: with u the unit roundoff, sums of 64 equal terms
 """
 
 from dither.clipping.contributions.base import (
+    Clippable,
     Contribution,
     Lookup,
     PerRecord,
     Records,
     unit_roundoff,
 )
+from dither.clipping.contributions.grouped import Grouped
 from dither.clipping.contributions.outer import MAX_KEPT, Factor, Outer
 from dither.clipping.contributions.summed import Summed
 
 __all__ = [
     "MAX_KEPT",
+    "Clippable",
     "Contribution",
     "Factor",
+    "Grouped",
     "Lookup",
     "Outer",
     "PerRecord",

@@ -17,6 +17,7 @@ from dither.clipping.contributions.base import (
     row_norms,
     unit_roundoff,
 )
+from dither.clipping.contributions.grouped import Grouped
 
 TERMS = 64
 """Terms that are added up at a time where the rounding of their sum matters."""
@@ -61,9 +62,9 @@ class Factor:
         """Return the same in float64."""
         return Factor(self.values.double())
 
-    def merge(self, multiplicity: int) -> "Factor":
-        """Return the factors with the terms of every ``multiplicity`` neighbouring rows joined."""
-        return Factor(_join_terms(self.values, multiplicity))
+    def join(self, count: int) -> "Factor":
+        """Return the factors with the terms of every ``count`` neighbouring rows joined."""
+        return Factor(_join_terms(self.values, count))
 
 
 class Outer(Contribution):
@@ -103,6 +104,10 @@ class Outer(Contribution):
         self._kept: PerRecord | None = None
         # What is smaller vanishes when it is squared, or loses digits when it is scaled down.
         self._lost = torch.finfo(self.dtype).tiny ** 0.5
+
+    @property
+    def is_kept(self) -> bool:
+        return self._kept is not None
 
     def rows(self, start: int, stop: int) -> Tensor:
         formed = self._form(start, stop, self.right.rows(start, stop))
@@ -150,13 +155,17 @@ class Outer(Contribution):
         made._always_form = True
         return made
 
-    def merge(self, multiplicity: int) -> Self:
-        left = _join_terms(self.left, multiplicity)
-        return type(self)(left, self.right.merge(multiplicity), self.shape, self.axes)
+    def join(self, count: int) -> Self:
+        left = _join_terms(self.left, count)
+        return type(self)(left, self.right.join(count), self.shape, self.axes)
+
+    def merge(self, counts: Tensor) -> Grouped:
+        return Grouped(self, counts)
 
     def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
         squared, magnitudes = [], []
-        for i, j, right in self._rights(self.terms**2):
+        converted = self.groups * self.terms * (self.height + self.right.width)
+        for i, j, right in self._rights(self.terms**2, converted):
             left, right = self.left[i:j].double(), right.double()
             lefts, rights = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
             of_left = lefts.diagonal(dim1=2, dim2=3).sqrt() + sqrt(self.height) * self._lost
@@ -207,14 +216,14 @@ class Outer(Contribution):
             else:
                 into.baddbmm_(lefts, rights)
 
-    def _rights(self, formed: int = 0) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield records and their right factors in chunks, for ``formed`` numbers per record.
+    def _rights(self, formed: int = 0, converted: int = 0) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield records and right factors in chunks, for so many numbers formed and converted.
 
         What is yielded may be overwritten by what follows.
         """
         copied = self.groups * self.terms * self.right.width if self.right.is_copied else 0
         space = None
-        for start, stop in chunks(self.records, copied, formed):
+        for start, stop in chunks(self.records, copied, formed, converted):
             space = self.right.space(stop) if start == 0 else space
             yield start, stop, self.right.rows(start, stop, space)
 
@@ -235,9 +244,9 @@ def _weighted_product(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
     return total.add_(left[blocks:].t() @ right[blocks:])
 
 
-def _join_terms(factor: Tensor, multiplicity: int) -> Tensor:
+def _join_terms(factor: Tensor, count: int) -> Tensor:
     """Make the terms of neighbouring rows one record's: records × groups × terms × width."""
-    by_record: Tensor = factor.unflatten(0, (-1, multiplicity))
+    by_record: Tensor = factor.unflatten(0, (-1, count))
     return by_record.transpose(1, 2).flatten(2, 3)
 
 

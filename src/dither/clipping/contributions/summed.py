@@ -15,6 +15,7 @@ from dither.clipping.contributions.base import (
     row_norms,
     unit_roundoff,
 )
+from dither.clipping.contributions.grouped import Grouped
 from dither.clipping.contributions.outer import Outer
 
 
@@ -60,8 +61,11 @@ class Summed(Contribution):
     def double(self) -> Self:
         return type(self)([part.double() for part in self.parts])
 
-    def merge(self, multiplicity: int) -> Self:
-        return type(self)([part.merge(multiplicity) for part in self.parts])
+    def join(self, count: int) -> Self:
+        return type(self)([part.join(count) for part in self.parts])
+
+    def merge(self, counts: Tensor) -> Grouped:
+        return Grouped(self, counts)
 
     def _terms(self) -> int:
         return sum(part.terms if isinstance(part, Outer | Lookup) else 1 for part in self.parts)

@@ -51,10 +51,10 @@ class ShiftedInputs(Factor):
         """Return the same in float64."""
         return ShiftedInputs(self._view.double(), self._dims, self._stored)
 
-    def merge(self, multiplicity: int) -> "ShiftedInputs":
+    def join(self, count: int) -> "ShiftedInputs":
         """Return the factors with the positions of neighbouring rows joined."""
-        view = self._view.unflatten(0, (-1, multiplicity)).transpose(1, 2)
-        return ShiftedInputs(view, self._dims + 1, multiplicity * self._stored)
+        view = self._view.unflatten(0, (-1, count)).transpose(1, 2)
+        return ShiftedInputs(view, self._dims + 1, count * self._stored)
 
 
 @register(torch.conv1d, torch.conv2d, torch.conv3d)
