@@ -31,7 +31,8 @@ import numpy as np
 
 from dither.accounting.fourier import work
 from dither.accounting.steps import Sample, SampledSteps
-from dither.accounting.transform import Kind, node_count, transforms
+from dither.accounting.ratio import Kind
+from dither.accounting.transform import node_count, transforms
 from dither.types import FloatArray
 
 _MOST_WORK = 4e9  # products; a frequency of a group counts for 1,000, for the sake of memory

@@ -3,16 +3,28 @@
 For every α > 0 the hockey-stick divergence of a step is a convex function of the total variation
 distance D(μ) = 2Φ(μ/2) − 1 of its two Gaussians: with H_α(μ) = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ),
 α = e^ε, one finds H″/H′ = ε²/μ³ − μ/4 ≥ −μ/4 = D″/D′ (derivatives in μ), and sampling only
-rescales H and moves its ε. Hence, for D between the edges D_j ≤ D ≤ D_{j+1} of a bucket,
+rescales H and moves its ε. For a group of k records D(√(k² + (k−1)²)·μ) takes the place of D(μ), as
+is shown below. Hence, for D between the edges D_j ≤ D ≤ D_{j+1} of a bucket,
 
 - the mixture (1−p)·step_j + p·step_{j+1}, p = (D − D_j)/(D_{j+1} − D_j), dominates the step, and
 - (1+λ)·step_j − λ·step_{j−1}, λ = (D − D_j)/(D_j − D_{j−1}), is dominated by it. It is a pair of
   laws: its density is not negative because the loss at μ_{j−1} is at most
-  μ_j/μ_{j−1}·e^((μ_j² − μ_{j−1}²)/8) ≤ 1 + 1/λ times as dense as at μ_j.
+  μ_j/μ_{j−1}·e^(k²·(μ_j² − μ_{j−1}²)/8) ≤ 1 + 1/λ times as dense as at μ_j; where that needs a
+  smaller λ, it is made smaller.
 
 Both err by the square of the bucket's width, and both are linear in the transforms of the edges. A
 product over the k steps of a bucket is M_j^k·Π(1 + p_t·r), r = M_{j+1}/M_j − 1, whose logarithm is
 a series in r with the power sums Σ p_t^m: the steps themselves are read once.
+
+Groups. Let w be the likelihood ratio of a step (see `dither.accounting.ratio`), w(c) = α, and J and
+V the mean and the variance of j = 1 … k under the weights j·B_j·e^(jμc − j²μ²/2). As H_α(μ) = max_c Σ_j B_j·Φ(jμ − c) − α·Φ(−c), H′ = Σ_j B_j·j·φ(c − jμ). The derivative of
+c is −(c − μJ)/μ, so that
+
+    H″/H′ = (c − μJ/2)²/μ − μ·(J²/4 + V) ≥ −μ·(k² + (k−1)²)/4,
+
+since j is between 1 and k; and D(√κ·μ) has D″/D′ = −κμ/4. Adding a group is the same pair of laws
+the other way round. The density of w under N(0, 1) at α is φ(c)/w′(c) = φ(c)²/(μ·H′), and its
+logarithm has the derivative (c − μJ/2)²/μ − 1/μ − μJ²/4 + μV ≥ −1/μ − μk²/4 in μ.
 """
 
 import math
@@ -293,8 +305,11 @@ def _series(r: np.ndarray, r_error: FloatArray, powers: FloatArray, counts: Floa
     return Sample(start + float(error[0]), log_total - start, error + error[0])
 
 
-def reduce_steps(mus: FloatArray, width: float) -> Steps:
-    """Return the steps in exact groups if few differ, else all but the strongest in buckets."""
+def reduce_steps(mus: FloatArray, width: float, size: int = 1) -> Steps:
+    """Return the steps in exact groups if few differ, else all but the strongest in buckets.
+
+    ``size`` is k: the buckets hold for the loss of k records.
+    """
     low, high = float(mus.min()), float(mus.max())
     if low == high:
         return Steps(np.array([low]), np.array([float(mus.size)]))
@@ -311,26 +326,40 @@ def reduce_steps(mus: FloatArray, width: float) -> Steps:
     if rest.size and rest.min() == rest.max():
         strong, rest = np.ones(mus.size, dtype=bool), rest[:0]
     distinct, number = np.unique(mus[strong], return_counts=True)
-    buckets = _make_buckets(rest, width) if rest.size else None
+    buckets = _make_buckets(rest, width, size) if rest.size else None
     return Steps(distinct, number.astype(np.float64), buckets)
 
 
-def _make_buckets(mus: FloatArray, width: float) -> Buckets:
+def _make_buckets(mus: FloatArray, width: float, size: int) -> Buckets:
     above, below, each = mus, mus, np.ones(1)
     if mus.size > _SORTABLE:
         above, below, each = _histogram(mus)
     edges = _edges(above, below, each, width)
     index = np.clip(np.searchsorted(edges, below, side="right") - 1, 1, edges.size - 2)
     # Rounded outwards: p up, λ down, by far more than the cancellation in the differences.
-    here, margin = edges[index], 1e-9
-    p = distance_between(above, here) / distance_between(edges[index + 1], here) + margin
-    lam = distance_between(below, here) / distance_between(here, edges[index - 1]) - margin
-    size = edges.size
+    lower, here, upper, margin = edges[index - 1], edges[index], edges[index + 1], 1e-9
+    reach = math.hypot(size, size - 1)
+    p = _share(reach * above, reach * here, reach * upper, otherwise=1.0) + margin
+    lam = _share(reach * below, reach * here, reach * lower, otherwise=0.0) - margin
+    with np.errstate(over="ignore"):
+        denser = here / lower * np.exp(size**2 * (here - lower) * (here + lower) / 8.0) - 1.0
+    number = edges.size
     return Buckets(
         edges,
-        np.bincount(index, np.broadcast_to(each, index.shape), size).astype(np.float64),
-        _powers(index, np.clip(p, 0.0, 1.0), each, size),
-        _powers(index, np.clip(lam, 0.0, 1.0), each, size),
+        np.bincount(index, np.broadcast_to(each, index.shape), number).astype(np.float64),
+        _powers(index, np.clip(p, 0.0, 1.0), each, number),
+        _powers(index, np.clip(lam, 0.0, np.minimum(1.0 / denser, 1.0)), each, number),
+    )
+
+
+def _share(
+    mu: FloatArray, here: FloatArray, there: FloatArray, *, otherwise: float
+) -> FloatArray:
+    """Return |D(μ) − D(here)|/|D(there) − D(here)|, or what is safe where D is 1 to all digits."""
+    whole = np.abs(distance_between(there, here))
+    exact = whole > 1e-290
+    return np.where(
+        exact, np.abs(distance_between(mu, here)) / np.where(exact, whole, 1.0), otherwise
     )
 
 
