@@ -71,25 +71,33 @@ def log_record_ratio(y: FloatArray, q: float) -> FloatArray:
 
 
 def ratio(mus: FloatArray, x: FloatArray, q: float, size: int) -> Ratio:
-    """Return w at the points of every μ, one row per μ, with size·μ finite.
+    """Return w at the points of every μ, one row per μ.
 
-    Near 1 it is the sum of B_j·(e^y_j − 1), elsewhere that of B_j·e^y_j in units of the largest.
+    Where it is near 1 its excess is the sum of B_j·(e^y_j − 1), in which nothing cancels.
     """
     if size == 1:
         return record_ratio(mus * x - 0.5 * mus * mus, q)
+    mus, x = np.broadcast_arrays(mus, x)
     log_b = log_binomial(size, q)
-    y = [j * mus * (x - 0.5 * j * mus) for j in range(size + 1)]
-    top = functools.reduce(np.maximum, map(np.add, log_b, y))
-    total, excess = np.zeros_like(top), np.zeros_like(top)
-    for log_each, each in zip(log_b, y, strict=True):
-        b = math.exp(log_each)
-        total += np.exp(log_each + each - top)
-        large = np.exp(np.minimum(log_each + each, 600.0)) - b
-        excess += np.where(each < 1.0, b * np.expm1(np.minimum(each, 1.0)), large)
+    top = functools.reduce(np.maximum, (b + _y(j, mus, x) for j, b in enumerate(log_b)))
+    total = np.zeros_like(top)
+    for j, b in enumerate(log_b):
+        total += np.exp(b + _y(j, mus, x) - top)
     log = top + np.log(total)
-    is_near = np.abs(excess) < 0.5
-    log = np.where(is_near, np.log1p(np.where(is_near, excess, 0.0)), log)
-    return Ratio(np.where(is_near, excess, np.expm1(np.minimum(log, 600.0))), log)
+    excess = np.expm1(np.minimum(log, 600.0))
+    near = np.abs(log) < 0.5
+    mus, x = mus[near], x[near]
+    close = np.zeros_like(x)
+    for j, b in enumerate(log_b):
+        y = _y(j, mus, x)
+        small = math.exp(b) * np.expm1(np.minimum(y, 1.0))
+        close += np.where(y < 1.0, small, np.exp(b + y) - math.exp(b))
+    excess[near], log[near] = close, np.log1p(close)
+    return Ratio(excess, log)
+
+
+def _y(j: int, mus: FloatArray, x: FloatArray) -> FloatArray:
+    return j * mus * (x - 0.5 * j * mus)
 
 
 def continued_ratio(
