@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from dither import accounting, validate
 from dither.accounting.calibration import quick_epsilon
 from dither.accounting.cyclic import cycle_minima, cycle_rate
+from dither.accounting.group import group_epsilon, unit_of
 from dither.noise.correlated import check_coefficients, column_norms
 from dither.planning.fixed_state import FixedPlanState
 from dither.planning.serialization import (
@@ -22,13 +23,7 @@ from dither.planning.serialization import (
 )
 from dither.schedules import Constant
 from dither.schedules.fixed import stepsizes_of
-from dither.types import (
-    FloatArray,
-    PrivacyBound,
-    Schedule,
-    Search,
-    adjacency_of,
-)
+from dither.types import FloatArray, PrivacyBound, Schedule, Search, adjacency_of
 
 _FORMAT = "dither-plan-1"
 
@@ -273,6 +268,24 @@ class Plan:
             sampling=self.sampling,
             bands=self.bands,
             known={self.accountant: self.bound},
+        )
+
+    def for_group(self, size: int, *, delta: float | None = None) -> PrivacyBound:
+        """Return ε of a group of records, such as all those of one person, at δ or the plan's own.
+
+        The accountant is ``pld``, whichever made the plan; see `dither.accounting.group`.
+
+        Example:
+            >>> plan = Plan.from_noise_multipliers(
+            ...     [1.0] * 100, delta=1e-5, dataset_size=60_000, batch_size=256)
+            >>> print(f"{plan.for_group(1).epsilon:.2f} {plan.for_group(5).epsilon:.2f}")
+            0.29 1.72
+        """
+        if not self.noise_multipliers.any():
+            return replace(self.bound, unit=unit_of(validate.count(size=size)))
+        at, q = self.delta if delta is None else delta, self.charge_rate
+        return group_epsilon(
+            self.charges, sample_rate=q, delta=at, sampling=self.sampling, size=size
         )
 
     @cached_property
