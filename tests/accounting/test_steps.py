@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from tests.accounting.references import DIGITS, hockey_stick
 
-from dither.accounting.steps import Buckets, Steps, reduce_steps
-from dither.accounting.transform import Kind, log_moments
+from dither.accounting.buckets import Buckets
+from dither.accounting.ratio import Direction
+from dither.accounting.steps import Steps, reduce_steps
+from dither.accounting.transform import log_moments
 from dither.types import FloatArray
 
-KINDS: tuple[Kind, ...] = ("poisson-remove", "poisson-add", "fixed")
+KINDS: tuple[Direction, ...] = ("poisson-remove", "poisson-add", "fixed")
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -25,7 +27,7 @@ def distance(mu: mpmath.mpf) -> mpmath.mpf:
     return 2 * mpmath.ncdf(mu / 2) - 1
 
 
-def check_convexity(seed: int, kind: Kind) -> None:
+def check_convexity(seed: int, kind: Direction) -> None:
     random = np.random.default_rng([seed, KINDS.index(kind)])
     with mpmath.workdps(3 * DIGITS):
         for _ in range(40):
@@ -43,19 +45,19 @@ def check_convexity(seed: int, kind: Kind) -> None:
 
 @each_kind
 @pytest.mark.parametrize("seed", range(3))
-def test_divergences_are_convex_in_the_distance(seed: int, kind: Kind) -> None:
+def test_divergences_are_convex_in_the_distance(seed: int, kind: Direction) -> None:
     check_convexity(seed, kind)
 
 
 @pytest.mark.evidence
 @each_kind
 @pytest.mark.parametrize("seed", range(100, 200))
-def test_divergences_are_convex_in_the_distance_everywhere(seed: int, kind: Kind) -> None:
+def test_divergences_are_convex_in_the_distance_everywhere(seed: int, kind: Direction) -> None:
     check_convexity(seed, kind)
 
 
 @each_kind
-def test_the_check_rejects_other_scales(kind: Kind) -> None:
+def test_the_check_rejects_other_scales(kind: Direction) -> None:
     """In μ itself, H_1 is concave; and in D² convexity fails where the loss is rare."""
     with mpmath.workdps(DIGITS):
         q, one = mpmath.mpf("0.1"), mpmath.mpf(1)
@@ -67,7 +69,7 @@ def test_the_check_rejects_other_scales(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["poisson-remove", "poisson-add"])
-def test_the_divergence_is_its_definition(kind: Kind) -> None:
+def test_the_divergence_is_its_definition(kind: Direction) -> None:
     """∫ (p − α·q)₊ of the laws themselves; for ``fixed`` there is the theorem alone."""
     with mpmath.workdps(DIGITS):
         mu, q = mpmath.mpf("1.3"), mpmath.mpf("0.2")
@@ -167,7 +169,7 @@ def test_every_step_may_be_strong() -> None:
     assert exact * (1.0 - 1e-12) <= steps.log_moment(0.01, 3.0, "fixed") <= exact * (1.0 + 1e-3)
 
 
-def rate_and_order(mus: FloatArray, kind: Kind, seed: int) -> tuple[float, float, float]:
+def rate_and_order(mus: FloatArray, kind: Direction, seed: int) -> tuple[float, float, float]:
     """q, θ and log M(θ), where θ is such that a run of that cost would be decided there.
 
     Chernoff's bound on ε is (log M(θ) + log(1/δ))/θ, and its best θ has log M(θ) of the size of
@@ -183,7 +185,7 @@ def rate_and_order(mus: FloatArray, kind: Kind, seed: int) -> tuple[float, float
 
 
 def slack_of(
-    mus: FloatArray, q: float, theta: float, kind: Kind, width: float, *, binned: bool = False
+    mus: FloatArray, q: float, theta: float, kind: Direction, width: float, *, binned: bool = False
 ) -> float:
     """How far a bucket's chord may be above its curve, relatively, on average over the steps.
 
@@ -199,7 +201,7 @@ def slack_of(
     return width**2 / 4.0 * (1.0 + math.log(0.25 / width**2)) * bend + bins
 
 
-def check_log_moment(seed: int, number: int, kind: Kind, *, times: int = 1) -> None:
+def check_log_moment(seed: int, number: int, kind: Direction, *, times: int = 1) -> None:
     mus = spread_mus(seed, number)
     q, theta, exact = rate_and_order(mus, kind, seed)
     for width in (0.025, 0.005):
@@ -213,7 +215,7 @@ def check_log_moment(seed: int, number: int, kind: Kind, *, times: int = 1) -> N
 
 @each_kind
 @pytest.mark.parametrize("seed", range(8))
-def test_log_moments_of_buckets_are_above_and_close(seed: int, kind: Kind) -> None:
+def test_log_moments_of_buckets_are_above_and_close(seed: int, kind: Direction) -> None:
     check_log_moment(seed, 600, kind)
 
 
@@ -225,11 +227,11 @@ def test_log_moments_of_bins_are_above_and_close(seed: int) -> None:
 @pytest.mark.evidence
 @each_kind
 @pytest.mark.parametrize("seed", range(100, 200))
-def test_log_moments_of_many_more_buckets(seed: int, kind: Kind) -> None:
+def test_log_moments_of_many_more_buckets(seed: int, kind: Direction) -> None:
     check_log_moment(seed, 2_000, kind, times=26 if seed % 10 == 0 else 1)
 
 
-def check_bracket(seed: int, kind: Kind) -> None:
+def check_bracket(seed: int, kind: Direction) -> None:
     """600 distinct steps: M of what dominates ≥ the exact product ≥ M of what is dominated."""
     mus = spread_mus(seed, 600)
     q, theta, log_moment = rate_and_order(mus, kind, seed)
@@ -255,14 +257,14 @@ def check_bracket(seed: int, kind: Kind) -> None:
 
 @each_kind
 @pytest.mark.parametrize("seed", range(8))
-def test_samples_bracket_the_exact_product(seed: int, kind: Kind) -> None:
+def test_samples_bracket_the_exact_product(seed: int, kind: Direction) -> None:
     check_bracket(seed, kind)
 
 
 @pytest.mark.evidence
 @each_kind
 @pytest.mark.parametrize("seed", range(100, 200))
-def test_samples_bracket_many_more_products(seed: int, kind: Kind) -> None:
+def test_samples_bracket_many_more_products(seed: int, kind: Direction) -> None:
     check_bracket(seed, kind)
 
 
@@ -287,7 +289,7 @@ def test_one_strong_step_among_many_equal_ones() -> None:
 
 
 @pytest.mark.parametrize("kind", ["poisson-remove", "fixed"])
-def test_the_strongest_steps_can_be_bucketed(kind: Kind) -> None:
+def test_the_strongest_steps_can_be_bucketed(kind: Direction) -> None:
     """μ = 50 is the largest that is accounted: its tails do not underflow yet."""
     mus = np.linspace(40.0, 50.0, 600)
     steps = reduce_steps(mus, 0.025)

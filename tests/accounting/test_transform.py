@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from tests.accounting.references import moment_excess
 
+from dither.accounting.ratio import Direction
 from dither.accounting.transform import (
-    Kind,
     distance_between,
     log_moments,
     rounding,
     transforms,
 )
 
-KINDS: tuple[Kind, ...] = ("poisson-remove", "poisson-add", "fixed")
+KINDS: tuple[Direction, ...] = ("poisson-remove", "poisson-add", "fixed")
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -24,7 +24,7 @@ def log_uniform(random: np.random.Generator, low: float, high: float) -> float:
     return float(math.exp(random.uniform(math.log(low), math.log(high))))
 
 
-def random_step(seed: int, kind: Kind) -> tuple[float, float, float]:
+def random_step(seed: int, kind: Direction) -> tuple[float, float, float]:
     """(μ, q, θ), log-uniform over what the accountants meet."""
     random = np.random.default_rng([seed, KINDS.index(kind)])
     return (
@@ -34,7 +34,7 @@ def random_step(seed: int, kind: Kind) -> tuple[float, float, float]:
     )
 
 
-def true_log_moment(mu: float, q: float, theta: float, kind: Kind) -> mpmath.mpf:
+def true_log_moment(mu: float, q: float, theta: float, kind: Direction) -> mpmath.mpf:
     with mpmath.workdps(40):
         return mpmath.log1p(moment_excess(mu, q, theta, kind))
 
@@ -48,21 +48,21 @@ def check_rounded_up(claimed: float, truth: mpmath.mpf, mu: float, q: float, the
     assert -ulp <= float(mpmath.mpf(claimed) - truth) <= 2.0 * slack + ulp
 
 
-def check_log_moment(mu: float, q: float, theta: float, kind: Kind) -> None:
+def check_log_moment(mu: float, q: float, theta: float, kind: Direction) -> None:
     claimed = float(log_moments(np.array([mu]), q, theta, kind)[0])
     check_rounded_up(claimed, true_log_moment(mu, q, theta, kind), mu, q, theta)
 
 
 @each_kind
 @pytest.mark.parametrize("seed", range(12))
-def test_log_moments(seed: int, kind: Kind) -> None:
+def test_log_moments(seed: int, kind: Direction) -> None:
     check_log_moment(*random_step(seed, kind), kind)
 
 
 @pytest.mark.evidence
 @each_kind
 @pytest.mark.parametrize("seed", range(100, 400))
-def test_log_moments_of_many_more_steps(seed: int, kind: Kind) -> None:
+def test_log_moments_of_many_more_steps(seed: int, kind: Direction) -> None:
     check_log_moment(*random_step(seed, kind), kind)
 
 
@@ -80,13 +80,13 @@ def test_log_moments_of_many_more_steps(seed: int, kind: Kind) -> None:
         (5.0, 1e-5, 60.0),
     ],
 )
-def test_log_moments_at_the_corners(mu: float, q: float, theta: float, kind: Kind) -> None:
+def test_log_moments_at_the_corners(mu: float, q: float, theta: float, kind: Direction) -> None:
     """M − 1 is 2.6e-20 in the first corner and e^46,000 in the last."""
     check_log_moment(mu, q, theta, kind)
 
 
 @each_kind
-def test_log_moments_of_unequal_steps_share_their_nodes(kind: Kind) -> None:
+def test_log_moments_of_unequal_steps_share_their_nodes(kind: Direction) -> None:
     mus = np.geomspace(1e-4, 5.0, 131)
     together = log_moments(mus, 0.01, 7.3, kind)
     apart = [float(log_moments(mus[k : k + 1], 0.01, 7.3, kind)[0]) for k in range(mus.size)]
@@ -94,7 +94,7 @@ def test_log_moments_of_unequal_steps_share_their_nodes(kind: Kind) -> None:
 
 
 @each_kind
-def test_the_reference_rejects_a_rate_that_is_a_billionth_off(kind: Kind) -> None:
+def test_the_reference_rejects_a_rate_that_is_a_billionth_off(kind: Direction) -> None:
     """So the checks above are as sharp as they say: M − 1 moves by twice as much as q."""
     mu, q, theta = 0.3, 0.01, 2.5
     wrong = float(log_moments(np.array([mu]), q * (1.0 + 1e-9), theta, kind)[0])
@@ -105,7 +105,7 @@ def test_the_reference_rejects_a_rate_that_is_a_billionth_off(kind: Kind) -> Non
 
 
 @each_kind
-def test_the_reference_agrees_with_itself(kind: Kind) -> None:
+def test_the_reference_agrees_with_itself(kind: Direction) -> None:
     """Two rules of 32 and 44 points per panel: what the reference's own error is."""
     for seed in range(3):
         mu, q, theta = random_step(seed, kind)
@@ -138,7 +138,7 @@ def test_integer_orders_have_a_closed_form(seed: int) -> None:
 
 
 @each_kind
-def test_far_orders_are_bounded_by_the_full_batch(kind: Kind) -> None:
+def test_far_orders_are_bounded_by_the_full_batch(kind: Direction) -> None:
     """On both sides of where the exact moment is given up, and without end."""
     mu, q = 2.0, 0.1
     for theta in (1e3, 1e4, 1e6):
@@ -165,7 +165,7 @@ def test_moments_that_peak_where_the_gaussian_density_underflows(
     check_rounded_up(claimed, truth, mu, q, order - 1.0)
 
 
-def check_transform(seed: int, kind: Kind, *, most_turns: float) -> None:
+def check_transform(seed: int, kind: Direction, *, most_turns: float) -> None:
     """M(θ + iω)/M(θ) − 1 against the reference, within the error that is claimed."""
     random = np.random.default_rng([seed, KINDS.index(kind), 5])
     mu, q = log_uniform(random, 1e-3, 4.0), log_uniform(random, 1e-5, 0.95)
@@ -193,14 +193,14 @@ def check_transform(seed: int, kind: Kind, *, most_turns: float) -> None:
 
 @each_kind
 @pytest.mark.parametrize("seed", range(4))
-def test_transforms(seed: int, kind: Kind) -> None:
+def test_transforms(seed: int, kind: Direction) -> None:
     check_transform(seed, kind, most_turns=30.0)
 
 
 @pytest.mark.evidence
 @each_kind
 @pytest.mark.parametrize("seed", range(100, 160))
-def test_transforms_of_many_more_steps(seed: int, kind: Kind) -> None:
+def test_transforms_of_many_more_steps(seed: int, kind: Direction) -> None:
     check_transform(seed, kind, most_turns=1e3)
 
 
@@ -216,7 +216,7 @@ def test_transforms_where_they_vanish() -> None:
 
 
 @each_kind
-def test_transforms_are_those_of_a_law(kind: Kind) -> None:
+def test_transforms_are_those_of_a_law(kind: Direction) -> None:
     """|M(θ + iω)| ≤ M(θ), and M(θ) is what `log_moments` says."""
     mus = np.geomspace(1e-3, 4.0, 16)
     found = transforms(mus, 0.02, 3.0, 0.7, 100, kind)
@@ -237,7 +237,7 @@ def test_transforms_reject_the_wrong_direction() -> None:
 
 
 @each_kind
-def test_no_warning_where_weak_and_strong_steps_share_their_nodes(kind: Kind) -> None:
+def test_no_warning_where_weak_and_strong_steps_share_their_nodes(kind: Direction) -> None:
     """Weak steps do not reach the nodes that strong ones need: nothing may overflow on the way."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")

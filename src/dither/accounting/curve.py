@@ -15,7 +15,7 @@ nothing is rounded up T times; every error is bounded:
   factor: taken off again it gives a lower bound.
 - *Sampling in ω.* The trapezoidal sum with spacing 2π/R is Σ_k e^(−θkR)·δ(ε − kR): never less than
   δ(ε), and more by terms that Chernoff's bound limits.
-- *Cutting off* at ω = W, *buckets* of steps (see `dither.accounting.steps`), *quadrature and
+- *Cutting off* at ω = W, *buckets* of steps (see `dither.accounting.buckets`), *quadrature and
   rounding* (see `dither.accounting.transform`): each adds its bound to δ from above, and takes it
   off from below.
 
@@ -29,9 +29,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dither.accounting.buckets import Sample
 from dither.accounting.fourier import work
-from dither.accounting.steps import Sample, SampledSteps
-from dither.accounting.transform import Kind, node_count, transforms
+from dither.accounting.ratio import Kind
+from dither.accounting.steps import SampledSteps
+from dither.accounting.transform import node_count, transforms
 from dither.types import FloatArray
 
 _MOST_WORK = 4e9  # products; a frequency of a group counts for 1,000, for the sake of memory

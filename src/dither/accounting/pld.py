@@ -13,8 +13,8 @@ import numpy as np
 
 from dither.accounting.curve import Curve, TooFineError
 from dither.accounting.gaussian import Bracket
+from dither.accounting.ratio import Group, Kind, parts
 from dither.accounting.steps import SampledSteps, reduce_steps
-from dither.accounting.transform import Kind
 from dither.types import FloatArray
 
 KINDS: dict[str, tuple[Kind, ...]] = {
@@ -34,8 +34,9 @@ def bracket_epsilon(
     delta: float,
     sampling: str,
     tolerance: float,
+    size: int = 1,
 ) -> Bracket:
-    """Return ε(δ), certified from both sides.
+    """Return ε(δ), certified from both sides; under Poisson sampling, of a group of that size.
 
     The buckets and the smoothing are refined until (upper − lower)/upper is at most ``tolerance``,
     or until ε is below 1e-3. Where that would take too long (q below 1e-3 and few expected draws:
@@ -43,7 +44,9 @@ def bracket_epsilon(
     """
     upper, lower = math.inf, 0.0
     for width, smoothing in _REFINEMENTS:
-        found = _bracket_once(noise_multipliers, sample_rate, delta, sampling, width, smoothing)
+        found = _bracket_once(
+            noise_multipliers, sample_rate, delta, sampling, width, smoothing, size
+        )
         upper, lower = min(upper, found.upper), max(lower, found.lower)
         if upper - lower <= tolerance * upper or upper < _SMALLEST_EPSILON:
             break
@@ -102,13 +105,17 @@ def least_noise(sampling: str) -> float:
 
 
 def sampled_steps(
-    noise_multipliers: FloatArray, sample_rate: float | FloatArray, sampling: str, width: float
+    noise_multipliers: FloatArray,
+    sample_rate: float | FloatArray,
+    sampling: str,
+    width: float,
+    size: int = 1,
 ) -> SampledSteps:
     """Return the steps reduced, those of every sample rate by themselves."""
     mus = sensitivity(sampling) / noise_multipliers
     rates = np.broadcast_to(sample_rate, mus.shape)
     return SampledSteps(
-        tuple((reduce_steps(mus[rates == q], width), float(q)) for q in np.unique(rates))
+        tuple((reduce_steps(mus[rates == q], width, size), float(q)) for q in np.unique(rates))
     )
 
 
@@ -119,12 +126,14 @@ def _bracket_once(
     sampling: str,
     width: float,
     smoothing: float,
+    size: int = 1,
 ) -> Bracket:
-    steps = sampled_steps(z, q, sampling, width)
-    first, *others = KINDS[sampling]
+    steps = sampled_steps(z, q, sampling, width, size)
+    kinds = KINDS[sampling]
+    first, *others = kinds if size == 1 else tuple(Group(parts(k).direction, size) for k in kinds)
     found = _epsilon_once(Curve(steps, first, smoothing=smoothing), delta)
     for kind in others:
-        if kind == "poisson-add" and found.upper >= steps.most_by_adding():
+        if found.upper >= size * steps.most_by_adding():
             continue
         curve = Curve(steps, kind, smoothing=smoothing)
         by_moments, _ = curve.chernoff(delta)

@@ -18,21 +18,30 @@ are bounded: see `_trapezoid_step`, `_panels` and `rounding`.
 
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dither.accounting.fourier import Sums, fourier_excess
+from dither.accounting.ratio import (
+    Direction,
+    Kind,
+    Ratio,
+    continued_ratio,
+    log_record_ratio,
+    parts,
+    power_excess,
+    ratio,
+    record_ratio,
+)
 from dither.types import FloatArray
-
-Kind = Literal["poisson-remove", "poisson-add", "fixed"]
 
 _MOST_AT_ONCE = 500_000  # nodes, for the sake of memory
 _CUT = 46.0  # nats below the maximum at which the integrand is cut off: e^-46 is 1e-20
 _GAIN = 40.0  # nats by which the quadrature error is below the integral
 _RULE = np.polynomial.legendre.leggauss(64)
 # (θ+1)·μ beyond which a moment is bounded by that of the full batch
-_FAR: dict[Kind, float] = {"poisson-remove": 4000.0, "poisson-add": 4000.0, "fixed": 1000.0}
+_FAR: dict[Direction, float] = {"poisson-remove": 4000.0, "poisson-add": 4000.0, "fixed": 1000.0}
 
 
 def rounding(mus: FloatArray, theta: float) -> FloatArray:
@@ -53,35 +62,39 @@ def log_moments(mus: FloatArray, q: float, theta: float, kind: Kind) -> FloatArr
     the moment is bounded by (θ+1)·θ·μ²/2, that of the full batch, of which sampling is a mixture
     with a step that reveals nothing.
     """
-    out = 0.5 * theta * (theta + 1.0) * mus * mus
-    if kind == "poisson-add" and q < 1.0:
-        out = np.minimum(out, -theta * math.log1p(-q))
-    near = np.flatnonzero((theta + 1.0) * mus <= _FAR[kind]) if q < 1.0 else np.zeros(0, np.intp)
+    direction, size = parts(kind)
+    out = 0.5 * theta * (theta + 1.0) * (size * mus) ** 2
+    if direction == "poisson-add" and q < 1.0:
+        out = np.minimum(out, -theta * size * math.log1p(-q))
+    is_near = (theta + 1.0) * size * mus <= _FAR[direction]
+    near = np.flatnonzero(is_near) if q < 1.0 else np.zeros(0, np.intp)
     for part in _similar_mus(mus[near], 64, kind):
         at = near[part]
-        if kind == "fixed":
+        if direction == "fixed":
             out[at] = _fixed_log_moments(mus[at], q, theta)
         else:
             out[at] = _poisson_log_moments(mus[at], q, theta, kind)
-    return out + _slack(out, mus, q, theta)
+    return out + _slack(out, mus, q, theta, size)
 
 
-def _slack(log_m: FloatArray, mus: FloatArray, q: float, theta: float) -> FloatArray:
+def _slack(log_m: FloatArray, mus: FloatArray, q: float, theta: float, size: int) -> FloatArray:
     """Return how far off log M(θ) may be: by rounding, and by what lies beyond the cut."""
-    return np.minimum(log_m, 1.0) * rounding(mus, theta) + 2e-20 * (1.0 + (theta + 1.0) * q)
+    beyond = 2e-20 * (1.0 + (theta + 1.0) * size * q)
+    return np.minimum(log_m, 1.0) * rounding(size * mus, theta) + beyond
 
 
 def is_far(mu: float, theta: float, kind: Kind) -> bool:
     """Return whether `log_moments` gives no more than the full batch's bound."""
-    return (theta + 1.0) * mu > _FAR[kind]
+    direction, size = parts(kind)
+    return (theta + 1.0) * size * mu > _FAR[direction]
 
 
 def _similar_mus(mus: FloatArray, most: int, kind: Kind) -> Iterator[np.ndarray]:
     """Yield the indices of up to ``most`` μ at a time that may share their nodes."""
     order = np.argsort(mus, kind="stable")
-    start, ratio = 0, 1.25 if kind == "fixed" else 10.0
+    start, widest = 0, 1.25 if kind == "fixed" else 10.0
     while start < order.size:
-        alike = np.searchsorted(mus[order], ratio * mus[order[start]], side="right")
+        alike = np.searchsorted(mus[order], widest * mus[order[start]], side="right")
         stop = min(int(alike), start + most)
         yield order[start:stop]
         start = stop
@@ -120,7 +133,8 @@ def transforms(
         mean[part] = (weight * size).sum(axis=1)
         error[part] = _excess_error(weight, size, strain, spacing, sums)
     log_m = log_moments(mus, q, theta, kind)
-    return Transforms(log_m, 2.0 * _slack(log_m, mus, q, theta), excess, error, mean)
+    slack = 2.0 * _slack(log_m, mus, q, theta, parts(kind).size)
+    return Transforms(log_m, slack, excess, error, mean)
 
 
 def _tilted_law(
@@ -134,9 +148,10 @@ def _tilted_law(
     from scipy.special import erf
 
     top = float(mus.max())
-    if kind == "fixed":
+    direction, size = parts(kind)
+    if direction == "fixed":
         t, rule = _panels(float(mus.min()), top, q, theta, omega)
-        x, loss = t + 0.5 * mus[:, None], _log_w(mus[:, None] * t, q)
+        x, loss = t + 0.5 * mus[:, None], log_record_ratio(mus[:, None] * t, q)
         base = -0.5 * x * x + np.log(rule) - 0.5 * math.log(2.0 * math.pi)
         up, down = base + (theta + 1.0) * loss, base - theta * loss
         peak = np.maximum(up.max(axis=1), 0.0)[:, None]
@@ -146,15 +161,17 @@ def _tilted_law(
         )
     else:
         x, _ = _line(top, q, theta, omega, kind)
-        loss = _log_w(mus[:, None] * x - 0.5 * mus[:, None] ** 2, q)
-        kappa = theta + 1.0 if kind == "poisson-remove" else -theta
+        loss = ratio(mus[:, None], x, q, size).log
+        kappa = theta + 1.0 if direction == "poisson-remove" else -theta
         log_weight = -0.5 * x * x + kappa * loss
         peak, atom = log_weight.max(axis=1)[:, None], np.zeros(mus.size)
-        loss = loss if kind == "poisson-remove" else -loss
+        loss = loss if direction == "poisson-remove" else -loss
     keep = (log_weight > peak - _CUT).any(axis=0)
     weight = np.exp(log_weight[:, keep] - peak)
     loss, x = loss[:, keep], x[..., keep]
-    strain = 0.5 * x * x + (theta + 1.0) * np.abs(loss)
+    # The exponents of log w are differences, too.
+    reach = size * mus[:, None]
+    strain = 0.5 * x * x + (theta + 1.0) * (np.abs(loss) + reach * (np.abs(x) + reach))
     return weight / (weight.sum(axis=1) + atom)[:, None], loss, strain
 
 
@@ -186,24 +203,19 @@ def node_count(mu: float, q: float, theta: float, omega: float, kind: Kind) -> i
     return _spacing(mu, q, theta, omega, kind)[2]
 
 
-def _log_w(y: FloatArray, q: float) -> FloatArray:
-    """Return log(1 − q + q·e^y), exact for tiny q and for huge y."""
-    small = np.log1p(q * np.expm1(np.minimum(y, 50.0)))
-    large = y + np.log(q + (1.0 - q) * np.exp(-np.maximum(y, 50.0)))
-    return np.where(y > 50.0, large, small)
-
-
 def _range(mu: float, q: float, theta: float, kind: Kind) -> tuple[float, float]:
     """Return the x outside which the tilted integrand is below e^−46 of its maximum.
 
-    For κ < 0 the logarithm of the integrand is concave; for κ ≥ 1 its slope is at least 9.5 left of
-    −9.5 and at most −9.5 right of κμ + 9.5. So what is beyond is less than what the ends show.
+    log w is convex, and its slope is between 0 and kμ. So for κ < 0 the logarithm of the integrand
+    is concave; for κ ≥ 1 its slope is at least 9.5 left of −9.5 and at most −9.5 right of
+    κkμ + 9.5. So what is beyond is less than what the ends show.
     """
-    kappa = theta + 1.0 if kind == "poisson-remove" else -theta
-    low, high = -9.7, 9.7 + max(0.0, kappa * mu)
+    direction, size = parts(kind)
+    kappa = theta + 1.0 if direction == "poisson-remove" else -theta
+    low, high = -9.7, 9.7 + max(0.0, kappa * size * mu)
 
     def g(x: FloatArray) -> FloatArray:
-        return -0.5 * x * x + kappa * _log_w(mu * x - 0.5 * mu * mu, q)
+        return -0.5 * x * x + kappa * ratio(np.array(mu), x, q, size).log
 
     while True:
         x = np.linspace(low, high, max(129, int(4.0 * (high - low))))
@@ -229,8 +241,8 @@ def _spacing(
 ) -> tuple[float, float, int]:
     """Return the first node of that rule, its step, and how many nodes there are."""
     low, high = _range(mu, q, theta, kind)
-    # log_moments also integrates w − 1, whose weight is centred at μ.
-    low, high = min(low, -9.7), max(high, 9.7 + mu)
+    # log_moments also integrates w − 1, whose weight is centred at μ to kμ.
+    low, high = min(low, -9.7), max(high, 9.7 + parts(kind).size * mu)
     step = _trapezoid_step(mu, q, theta, omega, kind, low, high)
     return low, step, int((high - low) / step) + 2
 
@@ -244,21 +256,17 @@ def _trapezoid_step(
     2·N(a)/(e^(2πa/h) − 1), N(a) = ∫|F(x + ia)|dx. Here |F(x + ia)| = φ(x)·e^(a²/2)·|w|^κ·
     e^(ω·|arg w|), w the continued mixture, and singular only from Im x = π/μ on.
     """
-    kappa = theta + 1.0 if kind == "poisson-remove" else -theta
+    direction, size = parts(kind)
+    kappa = theta + 1.0 if direction == "poisson-remove" else -theta
     x = np.linspace(low, high, max(129, int(8.0 * (high - low))))
     dx = x[1] - x[0]
-    y = mu * x - 0.5 * mu * mu
-    shift = np.maximum(y, 0.0)
-    one, other = (1.0 - q) * np.exp(-shift), q * np.exp(y - shift)
-    real = -0.5 * x * x + kappa * (np.log(one + other) + shift)
+    real = -0.5 * x * x + kappa * ratio(np.array(mu), x, q, size).log
     log_m = _logsumexp(real) + math.log(dx)
     best = 0.0
-    widest = min(0.9 * math.pi / mu, 12.0)
+    widest = min((0.9 if size == 1 else 0.5) * math.pi / mu, 12.0)
     for a in widest * np.array([1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06, 0.03]):
-        across, along = other * math.sin(mu * a), one + other * math.cos(mu * a)
-        size = np.log(np.hypot(across, along)) + shift
-        angle = np.abs(np.arctan2(across, along))
-        grown = -0.5 * x * x + 0.5 * a * a + kappa * size + omega * angle
+        log_size, angle = continued_ratio(mu, x, a, q, size)
+        grown = -0.5 * x * x + 0.5 * a * a + kappa * log_size + omega * angle
         log_n = _logsumexp(grown) + math.log(dx) - log_m
         best = max(best, 2.0 * math.pi * a / (max(log_n, 0.0) + _GAIN + 2.0))
     return best
@@ -288,7 +296,7 @@ def _panels(
     while True:
         kept = _matters(start, half, least, q, theta) | _matters(start, half, most, q, theta)
         start, half = start[kept], half[kept]
-        mirrored = np.where(theta * _log_w(least * start, q) < 60.0, theta, 0.0)
+        mirrored = np.where(theta * log_record_ratio(least * start, q) < 60.0, theta, 0.0)
         y = np.minimum(most * (start + 2.25 * half), 700.0)
         share = 1.0 / (1.0 + (1.0 - q) / q * np.exp(-y))
         too_wide = (omega + mirrored) * most * share * half > 40.0
@@ -311,23 +319,24 @@ def _matters(start: FloatArray, half: FloatArray, mu: float, q: float, theta: fl
     """
     number = 2 + int(16.0 * float(half.max()))
     t = start[:, None] + 2.0 * half[:, None] * np.linspace(0.0, 1.0, number)
-    loss = _log_w(mu * t, q)
+    loss = log_record_ratio(mu * t, q)
     base = -0.5 * (t + 0.5 * mu) ** 2
     log_f = np.maximum(base + (theta + 1.0) * loss, base - theta * loss)
     return np.asarray((log_f > log_f.max() - _CUT - 2.0).any(axis=1))
 
 
 def _poisson_log_moments(mus: FloatArray, q: float, theta: float, kind: Kind) -> FloatArray:
+    direction, size = parts(kind)
     x, step = _line(float(mus.max()), q, theta, 0.0, kind)
-    kappa = theta + 1.0 if kind == "poisson-remove" else -theta
-    y = mus[:, None] * x - 0.5 * mus[:, None] ** 2
-    g = -0.5 * x * x - 0.5 * math.log(2.0 * math.pi) + kappa * _log_w(y, q)
+    kappa = theta + 1.0 if direction == "poisson-remove" else -theta
+    found = ratio(mus[:, None], x, q, size)
+    g = -0.5 * x * x - 0.5 * math.log(2.0 * math.pi) + kappa * found.log
     top = g.max(axis=1)
     large: FloatArray = top + np.log(np.exp(g - top[:, None]).sum(axis=1) * step)
     close = large < 1.0
     if close.any():
         log_weight = -0.5 * x * x + math.log(step / math.sqrt(2.0 * math.pi))
-        excess = _bernoulli_excess(y[close], log_weight, q, kappa)
+        excess = power_excess(Ratio(*(part[close] for part in found)), log_weight, kappa)
         large[close] = np.log1p(excess.sum(axis=1))
     return large
 
@@ -337,7 +346,7 @@ def _fixed_log_moments(mus: FloatArray, q: float, theta: float) -> FloatArray:
 
     t, weight = _panels(float(mus.min()), float(mus.max()), q, theta, 0.0)
     x, y = t + 0.5 * mus[:, None], mus[:, None] * t
-    loss = _log_w(y, q)
+    loss = log_record_ratio(y, q)
     g = -0.5 * x * x - 0.5 * math.log(2.0 * math.pi) + np.log(weight)
     up, down = g + (theta + 1.0) * loss, g - theta * loss
     top = np.maximum(up.max(axis=1), 0.0)[:, None]
@@ -348,33 +357,11 @@ def _fixed_log_moments(mus: FloatArray, q: float, theta: float) -> FloatArray:
     if close.any():
         # M − 1 = ∫ (w^(θ+1) − 1 − (θ+1)·v) + (w^(−θ) − 1 + θ·v) + v over y > 0, less the mass that
         # the atom lacks: (1−q)·TV + 2Φ(−μ/2) − 1 = −q·TV, and ∫ v over y > 0 is q·TV.
-        excess = _bernoulli_excess(y[close], g[close], q, theta + 1.0)
-        excess += _bernoulli_excess(y[close], g[close], q, -theta)
+        found = record_ratio(y[close], q)
+        excess = power_excess(found, g[close], theta + 1.0)
+        excess += power_excess(found, g[close], -theta)
         large[close] = np.log1p(excess.sum(axis=1))
     return large
-
-
-def _bernoulli_excess(y: FloatArray, log_weight: FloatArray, q: float, kappa: float) -> FloatArray:
-    """Return e^log_weight·(w^κ − 1 − κ·(w − 1)), w = 1 − q + q·e^y, without cancelling.
-
-    It is never negative for κ ≥ 1 or κ ≤ 0. Where y is large the weight underflows long before the
-    product does, so there it is multiplied in as a logarithm.
-    """
-    v, loss = q * np.expm1(np.minimum(y, 50.0)), _log_w(y, q)
-    weight = np.exp(log_weight)
-    near = np.abs(v) * (abs(kappa) + 8.0) < 0.03
-    far = np.abs(kappa * loss) > 2.0
-    small = np.where(near, v, 0.0)
-    series = np.ones_like(small)
-    for k in (8, 7, 6, 5, 4, 3):
-        series = 1.0 + series * small * (kappa - k + 1.0) / k
-    series *= 0.5 * kappa * (kappa - 1.0) * small * small * weight
-    # w^κ − 1 − κ·v, written as w·(w^(κ−1) − 1) − (κ−1)·v for κ > 0, where κ − 1 may be small.
-    rest, factor = (kappa - 1.0, 1.0 + v) if kappa > 0.0 else (kappa, 1.0)
-    between = weight * (factor * np.expm1(np.where(far, 0.0, rest * loss)) - rest * v)
-    power = np.exp(np.minimum(log_weight + kappa * loss, 700.0))
-    line = (1.0 - kappa * q) * weight + kappa * q * np.exp(np.minimum(log_weight + y, 700.0))
-    return np.where(near, series, np.maximum(np.where(far, power - line, between), 0.0))
 
 
 def distance_between(mu: FloatArray, other: FloatArray) -> FloatArray:

@@ -208,7 +208,7 @@ class _Grid:
     def log_transforms(self, z: FloatArray) -> np.ndarray:
         """Return log M(θ + iω) of one step of each noise multiplier.
 
-        Between two nodes it is that of a mixture of them, as in `dither.accounting.steps`; beyond
+        Between two nodes it is that of a mixture of them, as in `dither.accounting.buckets`; beyond
         the nodes it goes like 1/z².
         """
         mu = self.sensitivity / z

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import accounting, validate
-from dither.accounting.calibration import quick_epsilon
 from dither.accounting.cyclic import cycle_minima, cycle_rate
+from dither.accounting.group import group_epsilon, group_unit
 from dither.noise.correlated import check_coefficients, column_norms
-from dither.planning.fixed_state import FixedPlanState
+from dither.planning.fixed_state import FixedPlanState, prefix_costs
 from dither.planning.serialization import (
     fingerprint_of,
     from_json_value,
@@ -23,14 +23,7 @@ from dither.planning.serialization import (
 )
 from dither.schedules import Constant
 from dither.schedules.fixed import stepsizes_of
-from dither.types import (
-    FloatArray,
-    PrivacyBound,
-    Schedule,
-    Search,
-    adjacency_of,
-    unit_of,
-)
+from dither.types import FloatArray, PrivacyBound, Schedule, Search, adjacency_of, unit_of
 
 _FORMAT = "dither-plan-1"
 
@@ -271,23 +264,7 @@ class Plan:
 
     @cached_property
     def _prefixes(self) -> dict[int, float]:
-        T = self.steps
-        linear, early = np.linspace(1, T, 21), np.geomspace(1, T, 9)
-        knots = np.unique(np.concatenate([linear, early]).round().astype(int))
-        curve, least = {0: 0.0, T: self.bound.epsilon}, self.bound.epsilon
-        for knot in knots[-2::-1]:
-            prefix = quick_epsilon(
-                self.charges[: -(-knot // self.bands)],
-                sample_rate=self.charge_rate,
-                delta=self.delta,
-                sampling=self.charge_sampling,
-                accountant=self.accountant,
-                rough=True,
-            )
-            # A prefix costs no more than what it is a prefix of.
-            least = min(least, prefix)
-            curve[int(knot)] = least
-        return dict(sorted(curve.items()))
+        return prefix_costs(self)
 
     def costs(self) -> dict[str, PrivacyBound]:
         """Return ε of the plan by every accountant, for comparison."""
@@ -299,6 +276,26 @@ class Plan:
             bands=self.bands,
             known={self.accountant: self.bound},
         )
+
+    def for_group(self, size: int, *, delta: float | None = None) -> PrivacyBound:
+        """Return ε of a group of records, such as all those of one person, at δ or the plan's own.
+
+        The accountant is ``pld``, whichever made the plan; see `dither.accounting.group`.
+
+        Example:
+            >>> plan = Plan.from_noise_multipliers(
+            ...     [1.0] * 100, delta=1e-5, dataset_size=60_000, batch_size=256)
+            >>> print(f"{plan.for_group(1).epsilon:.2f} {plan.for_group(5).epsilon:.2f}")
+            0.29 1.72
+        """
+        unit = group_unit(validate.count(size=size), self.unit)
+        if not self.noise_multipliers.any():
+            return replace(self.bound, unit=unit)
+        at, q = self.delta if delta is None else delta, self.charge_rate
+        found = group_epsilon(
+            self.charges, sample_rate=q, delta=at, sampling=self.sampling, size=size
+        )
+        return replace(found, unit=unit)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from dither import validate
+from dither.accounting.calibration import quick_epsilon
 from dither.types import PrivacyBound, Released, SpentSoFar
 
 if TYPE_CHECKING:
@@ -62,3 +65,24 @@ class FixedPlanState:
         if "factor" in state:
             self.choose(state["factor"])
         self.steps = min(len(spent) * self._plan.bands, self._plan.steps)
+
+
+def prefix_costs(plan: "Plan") -> dict[int, float]:
+    """Return ε after some thirty numbers of steps, 0 and all steps among them."""
+    T = plan.steps
+    linear, early = np.linspace(1, T, 21), np.geomspace(1, T, 9)
+    knots = np.unique(np.concatenate([linear, early]).round().astype(int))
+    curve, least = {0: 0.0, T: plan.bound.epsilon}, plan.bound.epsilon
+    for knot in knots[-2::-1]:
+        prefix = quick_epsilon(
+            plan.charges[: -(-knot // plan.bands)],
+            sample_rate=plan.charge_rate,
+            delta=plan.delta,
+            sampling=plan.charge_sampling,
+            accountant=plan.accountant,
+            rough=True,
+        )
+        # A prefix costs no more than what it is a prefix of.
+        least = min(least, prefix)
+        curve[int(knot)] = least
+    return dict(sorted(curve.items()))
