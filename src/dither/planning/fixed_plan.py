@@ -385,6 +385,7 @@ class Plan:
 
     def __str__(self) -> str:
         z, eta = self.noise_multipliers, self.stepsizes
+        correlated = "" if self.bands == 1 else f"; correlated within {self.bands} steps"
         head = (
             f"{self.steps:,} steps, {sizes_text(self)}\n"
             f"step size   {eta[0]:.6g} first, {eta[-1]:.6g} last\n"
@@ -393,10 +394,7 @@ class Plan:
             return f"{head}UNSAFE: no noise is added and nothing is claimed, ε = ∞"
         return (
             f"{head}noise z     {z[0]:.6g} first, {z[-1]:.6g} last, {z.min():.6g} least, "
-            f"{z.max():.6g} most{self._correlation_text()}\n"
+            f"{z.max():.6g} most{correlated}\n"
             f"privacy     {self.bound}\n"
             f"fingerprint {self.fingerprint[:16]}"
         )
-
-    def _correlation_text(self) -> str:
-        return "" if self.correlation is None else f"; correlated within {self.bands} steps"

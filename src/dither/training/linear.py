@@ -131,8 +131,9 @@ def train_linear(
     if record_weights is not None:
         check_weights(record_weights, features.shape[0])
     own = users_of(
-        users, InMemory(features, features.shape[0]), rows_per_user=rows_per_user, missing=missing
-    )
+        users, InMemory(features, features.shape[0]), rows_per_user=rows_per_user, missing=missing,
+        planned=plan.rows_per_user,
+    )  # fmt: skip
     plan, length = for_users(plan, own), features.shape[0]
     if own is not None:
         # Users with equal numbers of records become neighbours, and so do the records of each.

@@ -149,24 +149,21 @@ class Private:
 
         Args:
             batch: what `batches` gave, complete.
-            size: the most records per part. A user's records are in one part, which may be larger
-                if that user has more.
+            size: the most records per part, or all of one user who has more.
         """
         size, step = validate.count(size=size), self._step
         k = 1 if step is None else step.multiplicity
-        lengths = {tensor.shape[:1] for tensor in tensors(batch)}
-        if step is None or step.received or (int(step.rows.sum()) * k,) not in lengths:
+        lengths = {len(tensor) for tensor in tensors(batch) if tensor.dim()}
+        if step is None or step.received or int(step.rows.sum()) * k not in lengths:
             raise StepError(
                 "private.microbatches must get the batch that private.batches() gave last, with "
                 "all its rows, before any private.backward(losses) for it"
             )
-        start, total = 0, int(step.rows.sum())
+        stop, total = 0, int(step.rows.sum())
         for rows in split_rows(step.rows, size):
-            stop = start + int(rows.sum())
-            part = slice_rows(batch, slice(start * k, stop * k), total * k)
+            start, stop = stop, stop + int(rows.sum())
             self._record(step, rows)
-            yield part
-            start = stop
+            yield slice_rows(batch, slice(start * k, stop * k), total * k)
 
     def backward(self, losses: Tensor, record_weights: Tensor | None = None) -> None:
         """Add the clipped gradients of a batch, or of a microbatch, to the step's sum.
