@@ -15,6 +15,7 @@ from tests.training.loops import RECORDS, data, model, noisy_plan
 
 import dither
 from dither.ledger import Ledger
+from dither.planning import Plan
 from dither.reports import run_report, statement
 from dither.reports.document import Charts, Table, front_of, what_of
 from dither.reports.odds import membership_odds
@@ -23,7 +24,7 @@ from dither.reports.scale import DEPLOYMENTS, scale_svg
 from dither.reports.text import not_covered, odds
 from dither.schedules import AdaGradNorm
 from dither.training.statement import paragraphs
-from dither.types import SpentSoFar
+from dither.types import SpentSoFar, rounded
 
 
 def test_a_finished_run_has_the_bound_and_the_statement_of_the_result(tmp_path: Path) -> None:
@@ -424,3 +425,26 @@ def test_what_the_recipe_chose_is_in_the_report(tmp_path: Path) -> None:
     edit(tmp_path / "run" / "recipe.json", batch_size=3)
     assert run_report(tmp_path / "run").settings == ()
     assert "recipe.json is damaged" in " ".join(run_report(tmp_path / "run").warnings)
+
+
+def test_a_person_with_several_rows(finished: Path) -> None:
+    report = run_report(finished)
+    plan = Plan.from_json((finished / "plan.json").read_text())
+    assert report.groups == tuple(plan.for_group(size) for size in (2, 5, 10))
+    text = not_covered(report)["Several rows of a person"]
+    assert f"5 records: ε = {rounded(plan.for_group(5).epsilon, 4)}" in text
+    found = json.loads(to_json(report))["groups"]
+    assert [group["unit"] for group in found] == [group.unit for group in report.groups]
+
+
+def test_groups_are_not_stated_where_the_plan_is_not_all(
+    finished: Path, adaptive: Path, tmp_path: Path
+) -> None:
+    """Reactive step sizes have another plan, and an evaluation is paid besides."""
+    assert run_report(adaptive).groups == ()
+    evaluated = Path(shutil.copytree(finished, tmp_path / "evaluated"))
+    describe(evaluated)
+    report = run_report(evaluated)
+    assert report.claim.is_guarantee
+    assert report.groups == ()
+    assert "k have k·ε" in not_covered(report)["Several rows of a person"]

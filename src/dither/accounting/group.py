@@ -71,8 +71,9 @@ def group_epsilon(
         size: k, from 1 to 1000.
 
     Returns:
-        A `PrivacyBound` by the accountant ``pld``. Under Poisson sampling the upper and the lower
-        bound are within half a percent for up to 5 records, and within k/10 percent for more.
+        A `PrivacyBound` by the accountant ``pld``. Under Poisson sampling the search ends where the
+        upper and the lower bound are within half a percent, or k/10 percent for more than 5
+        records.
 
     Example:
         >>> import numpy as np

@@ -10,7 +10,9 @@ from dither.reports.load import RunFiles, load_run
 from dither.reports.model_files import Audit, PaidEvaluation, Schema
 from dither.training.history import Row
 from dither.training.statement import RunFacts, derived_clause, paragraphs, recipe_facts
-from dither.types import SpentSoFar
+from dither.types import PrivacyBound, SpentSoFar
+
+_SIZES = (2, 5, 10)
 
 
 @final
@@ -44,6 +46,8 @@ class RunReport:
         state: "ended", "open", or "unknown" without a ledger that has the run.
         warnings: what is damaged, missing or disagrees; a refuting audit comes first.
         claim: what may be claimed.
+        groups: what it means for a person with 2, 5 and 10 records; empty if the plan alone does
+            not say.
         facts: the facts of the statement, or None if they are not known.
         planned_steps: T of the plan.
         spent_steps: number of steps in the ledger, or in the cycles that it has.
@@ -86,6 +90,7 @@ class RunReport:
     state: str
     warnings: tuple[str, ...]
     claim: Claim
+    groups: tuple[PrivacyBound, ...]
     facts: RunFacts | None
     planned_steps: int | None
     spent_steps: int | None
@@ -176,6 +181,7 @@ def run_report(path: str | Path) -> RunReport:
         state="unknown" if run is None else "open" if run.is_open else "ended",
         warnings=(*warnings, *files.warnings),
         claim=claim,
+        groups=_groups(files, claim),
         facts=_facts(files, claim),
         planned_steps=planned if files.plan is None else files.plan.steps,
         spent_steps=None if run is None else files.steps_of(len(run.spent)),
@@ -198,6 +204,18 @@ def run_report(path: str | Path) -> RunReport:
         model_hash=files.model_hash,
         charts=find_charts(files, claim),
     )
+
+
+def _groups(files: RunFiles, claim: Claim) -> tuple[PrivacyBound, ...]:
+    """Return the plan's bounds for groups, if the run had that plan alone and paid no more."""
+    plan, bound, view = None if files.plan is None else files.plan.plan, claim.bound, files.ledger
+    if plan is None or bound is None or view is None or not claim.is_guarantee:
+        return ()
+    is_whole = plan.delta == bound.delta and bound.epsilon <= plan.bound.epsilon * (1.0 + 1e-6)
+    has_more = claim.evaluated is not None or len(view.fingerprints) != 1
+    if has_more or not is_whole or bound.unit != "record":
+        return ()
+    return tuple(plan.for_group(size) for size in _SIZES if size <= plan.dataset_size)
 
 
 def _cycles(files: RunFiles) -> Cycles | None:

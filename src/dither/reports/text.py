@@ -197,19 +197,36 @@ def reading(report: RunReport) -> str:
     return f"{of} is {word}. {_READINGS[word].format(unit=bound.unit)}"
 
 
+def _several_rows(report: RunReport, bound: PrivacyBound) -> str:
+    """Return what the claim means for a person with several rows."""
+    each = f"The claim is for each {bound.unit}"
+    if report.groups:
+        found = "; ".join(
+            f"{group.unit.removeprefix('group of ')}: ε = {rounded(group.epsilon, 4)}"
+            for group in report.groups
+        )
+        return f"{each}. For a person with several, at δ = {rounded(bound.delta, 3)}: {found}."
+    epsilon, delta = group_privacy(2, bound.epsilon, bound.delta)
+    return (
+        f"{each}: two of one person have ε = {rounded(epsilon, 4)} and δ = {rounded(delta, 3)}, "
+        "and k have k·ε with a larger δ."
+    )
+
+
 def not_covered(report: RunReport) -> dict[str, str]:
     """Return what the claim of this run does not cover; empty if nothing is guaranteed."""
     bound = report.claim.bound
     if bound is None or not report.claim.is_guarantee:
         return {}
-    epsilon, delta = group_privacy(2, bound.epsilon, bound.delta)
-    two = f"ε = {rounded(epsilon, 4)} and δ = {rounded(delta, 3)}, and k have k·ε with a larger δ."
-    whom = {
-        "Several rows of a person": f"The claim is for each record: two of one person have {two}"
-    }
     if bound.unit == "user":
-        several = f"The claim is for each user: two together, as a couple, have {two}"
+        epsilon, delta = group_privacy(2, bound.epsilon, bound.delta)
+        several = (
+            f"The claim is for each user: two together, as a couple, have ε = "
+            f"{rounded(epsilon, 4)} and δ = {rounded(delta, 3)}, and k have k·ε with a larger δ."
+        )
         whom = {"Rows about several people": PARTITION, "Several users": several}
+    else:
+        whom = {"Several rows of a person": _several_rows(report, bound)}
     rows = {
         **whom,
         "Groups": "What the model reveals about a group applies to all of its members, in the data "

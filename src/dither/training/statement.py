@@ -210,7 +210,8 @@ def guarantee(facts: RunFacts, condition: str = "") -> str:
         )
     return (
         f"{condition}{the} model is (ε = {epsilon}, δ = {delta})-differentially private {how}. The "
-        "guarantee covers the final model and every intermediate model."
+        "guarantee covers the final model and every intermediate model. It is for each "
+        f"{bound.unit}: a person with several has a larger ε."
     )
 
 
