@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 import dither
 from dither.reports import run_report, save_figure, write_report
-from dither.reports.odds import group_privacy
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 EPSILONS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
@@ -108,14 +107,20 @@ def error(model: nn.Module, table: Table) -> float:
         return float(2.0 * (model(*table.inputs) - table.ratings).square().mean().sqrt())
 
 
-def trained(table: Table, settings: Settings, epsilon: float, run: Path | None = None) -> nn.Module:
-    """Train to protect ratings, or students if the settings have a number of rows for each."""
-    students = None if settings.rows_per_user is None else table.students
-    units = len(table.ratings if students is None else students.unique())
-    plan = dither.plan(
-        epsilon=epsilon, delta=DELTA, dataset_size=units, batch_size=settings.batch_size,
+def planned(table: Table, settings: Settings, epsilon: float) -> dither.Plan:
+    """Return the plan for ratings, or for students if the settings have a number of rows."""
+    units = table.ratings if settings.rows_per_user is None else table.students.unique()
+    return dither.plan(
+        epsilon=epsilon, delta=DELTA, dataset_size=len(units), batch_size=settings.batch_size,
         steps=settings.steps, clip_norm=settings.clip_norm,
     )  # fmt: skip
+
+
+def trained(
+    table: Table, settings: Settings, plan: dither.Plan, run: Path | None = None
+) -> nn.Module:
+    """Train to protect ratings or students."""
+    students = None if settings.rows_per_user is None else table.students
     result = dither.train(
         Ratings(),
         (*table.inputs, table.ratings),
@@ -175,12 +180,13 @@ def main(
     for epsilon in epsilons:
         for settings in (RATINGS, STUDENTS):
             run = directory / settings.label if epsilon == REPORTED else None
-            errors[settings.label].append(error(trained(private, settings, epsilon, run), public))
+            plan = planned(private, settings, epsilon)
+            errors[settings.label].append(error(trained(private, settings, plan, run), public))
         print(f"{epsilon:<5g} {errors['ratings'][-1]:<17.3f} {errors['students'][-1]:.3f}")
-    of_group, chance = group_privacy(TYPICAL, REPORTED, DELTA)
+    of_group = planned(private, RATINGS, REPORTED).for_group(TYPICAL)
     print(
         f"\nε = {REPORTED:g} for each rating is, for a student with {TYPICAL} ratings, "
-        f"ε = {of_group:g} at δ = {chance:g} by the general rule for groups: no protection.\n"
+        f"ε = {of_group.epsilon:.0f} at the same δ: no protection.\n"
         f"ε = {REPORTED:g} for each student holds however many ratings the student gave.\n"
     )
     for label in errors:
