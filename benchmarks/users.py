@@ -1,8 +1,9 @@
 """A step that protects users against one that protects records, on the same rows.
 
-The rows are the same in both: one row per record, or one to twenty rows per user. All in one run on
-two threads, alternating, medians of ratios; peak memory in a process each. Run by ``make bench``
-(or ``python -m benchmarks.users``); writes a record.
+The rows are the same in both: one row per record, or one to twenty rows per user. All in one run,
+alternating, medians of ratios of the CPU time on one thread, which other work on the machine hardly
+changes; peak memory in a process each. Run by ``make bench`` (or ``python -m benchmarks.users``);
+writes a record.
 """
 
 import json
@@ -26,7 +27,7 @@ from dither.clipping.clip import Clip
 from dither.clipping.engine import clip_recording
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 
-REPEATS, THREADS, CLIP_NORM = 15, 2, 1.0
+REPEATS, CLIP_NORM = 9, 1.0
 ROWS = {"MLP": 1050, "MNIST CNN": 1050, "linear": 1050, "CIFAR CNN": 210, "transformer": 210}
 Step = Callable[[], ClippedSum]
 
@@ -81,9 +82,9 @@ def speed(name: str) -> dict[str, Any]:
     for _ in range(REPEATS):
         for label, step in steps.items():
             step()
-            start = time.perf_counter()
+            start = time.process_time()
             step()
-            times[label].append(1e6 * (time.perf_counter() - start) / ROWS[name])
+            times[label].append(1e6 * (time.process_time() - start) / ROWS[name])
     ratios = {
         label: [each / of for each, of in zip(own, times["records"], strict=True)]
         for label, own in times.items()
@@ -119,10 +120,10 @@ def print_peak(name: str, label: str) -> None:
 
 def main() -> None:
     """Measure everything, print it, and write the record."""
-    torch.set_num_threads(THREADS)
     names = list(ROWS)
     results = {
-        "setting": f"{THREADS} threads, alternating, every second step timed, median of {REPEATS} "
+        "setting": "CPU time on one thread, alternating, every second step timed, median of "
+        f"{REPEATS} "
         "ratios of neighbouring steps; models and data of seed 0",
         "speed": {name: speed(name) for name in track(names, "speed", transient=True)},
         "memory for the steps, times records": {
@@ -134,7 +135,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(1)
     if sys.argv[1:2] == ["peak"]:
         print_peak(*sys.argv[2:])
     else:
