@@ -177,7 +177,7 @@ def test_a_holdout_has_all_rows_of_its_users(capsys: pytest.CaptureFixture[str])
 def test_mistakes_in_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for options, words in (
         (["--users", "nobody"], "users: table must have every column of the schema, but has no"),
-        (["--users", "age"], "users must be a column of ids, neither a feature nor the target"),
+        (["--users", "age"], "users must be a column of ids, neither the target nor a feature"),
         (["--missing", "own"], "missing needs the column of users, --users, got 'own' alone"),
     ):
         assert words in error_line([*VISITS, *options], capsys)

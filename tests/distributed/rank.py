@@ -159,7 +159,7 @@ def draws(folder: Path, rank: int) -> None:
     private = dither.make_private(model, optimizer, plan, Shard(data))
     taken = np.zeros((DRAWS, own), bool)
     for batch in private.batches():
-        taken[private.step, private._draws._drawn[private.step]] = True
+        taken[private.step, private._draws._drawn[private.step][0]] = True
         take_step(private, batch)
     np.save(folder / f"{rank}.npy", taken)
 

@@ -179,7 +179,7 @@ def _split(arguments: argparse.Namespace, schema: "Schema", table: "pd.DataFrame
         random_state=getattr(arguments, "seed", None),
     )
     sizes = [max(1, round(share * n)) for share in (1.0 - arguments.holdout, arguments.holdout)]
-    return _Parts(train, holdout, new_split(), is_counted, *sizes)
+    return _Parts(train, holdout, new_split(users=ids is not None), is_counted, *sizes)
 
 
 def _train(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dither import validate
-from dither.ledger.entries import new_name
+from dither.ledger.entries import OF_USERS, new_name
 from dither.randomness import Source
 from dither.sampling import Poisson
 from dither.training.users import Users
@@ -81,17 +81,21 @@ def owners_of(users: Any, rows: int, *, missing: str) -> tuple[NDArray[np.int64]
     return owners, found.count
 
 
-def new_split() -> str:
+def new_split(*, users: bool = False) -> str:
     """Return a name for one draw of `train_holdout_split`, for `dither.ledger.Ledger.part`.
 
     A name must not be used again when the records are split again: a record may then be in another
     part, and the ledger would count too little. Keep it as long as the parts, to evaluate later.
 
+    Args:
+        users: whether users were split, with all of their rows. Runs that protect users need such a
+            split: of another, a user can be in both parts, and pays for both.
+
     Example:
         >>> new_split() == new_split()
         False
     """
-    return new_name()
+    return new_name() + (OF_USERS if users else "")
 
 
 def source_of(random_state: object) -> Source:

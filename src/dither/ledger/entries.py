@@ -10,6 +10,8 @@ from dither.planning.serialization import from_json_value, to_json_value
 from dither.validate import InvalidValueError
 
 VERSION = 1
+OF_USERS = " of users"
+"""How names of splits end that keep a user's rows in one part."""
 
 
 class DamagedLedgerError(InvalidValueError):

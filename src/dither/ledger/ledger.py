@@ -13,7 +13,7 @@ from typing import Any
 from dither import validate
 from dither.accounting.odometer import ODOMETER_ORDERS
 from dither.ledger.account import Account
-from dither.ledger.entries import CapEntry, Entry, RunEntry, now, to_text
+from dither.ledger.entries import OF_USERS, CapEntry, Entry, RunEntry, now, to_text
 from dither.ledger.state import LedgerState, RunState, orders_for
 from dither.ledger.store import Store
 from dither.planning import Plan, ReactivePlan
@@ -229,10 +229,17 @@ class Ledger:
         bound = plan.bound
         noise = tuple(plan.charges.tolist())
 
+        split, part = self._part or (None, None)
+        if plan.unit == "user" and split is not None and not split.endswith(OF_USERS):
+            raise validate.InvalidValueError(
+                "split must be one of users for a run that protects users, who can be in both parts"
+                " of another: use train_holdout_split(..., users=ids) and new_split(users=True), "
+                f"got {split!r}"
+            )
+
         def entry(state: LedgerState) -> RunEntry:
             if run in state.runs:
                 raise validate.InvalidValueError(f"name must be new in the ledger, got {run!r}")
-            split, part = self._part or (None, None)
             run_entry = RunEntry(
                 run, plan.fingerprint, plan.charge_sampling, plan.charge_rate, noise, bound.epsilon,
                 bound.delta, is_seeded, now(), split, part, self._is_conditional or None,

@@ -34,7 +34,7 @@ def check_state(
     ``own`` is the state of the run that resumes it, which has released some steps itself; a charge
     is for as many steps as there are ``bands``.
     """
-    for name in ("format", "plan", "seed"):
+    for name in ("format", "rows_per_user", "plan", "seed"):
         if state.get(name, ...) != own[name]:
             saved, current = str(state.get(name, ...))[:16], str(own[name])[:16]
             raise validate.InvalidValueError(

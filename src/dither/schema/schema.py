@@ -93,7 +93,8 @@ class Schema:
         is_feature = not isinstance(columns.get(name, Ignored()), Ignored)
         if not name or is_feature or name == self.target_name:
             raise InvalidValueError(
-                f"users must be a column of ids, neither a feature nor the target, got {name!r}"
+                "users must be a column of ids, neither the target nor a feature, which kind = "
+                f'"ignored" makes it no more, got {name!r}'
             )
 
     @classmethod

@@ -136,8 +136,7 @@ class Private:
         Args:
             steps: the most steps to take, as in a loop over epochs.
         """
-        left = self.steps_left
-        if not left:
+        if not (left := self.steps_left):
             raise StepError(
                 f"all {self.step} steps of the plan were taken: private.batches() is the full run, "
                 "private.batches(steps=k) one epoch of k steps; for a longer run make another plan"
@@ -209,6 +208,7 @@ class Private:
         """Return the state of the run: no random state, no tensors, nothing of the records."""
         return {
             "format": _FORMAT,
+            "rows_per_user": self._first_plan.rows_per_user,
             "plan": self._first_plan.fingerprint,
             "seed": self.seed,
             "run": self.run,

@@ -244,8 +244,8 @@ def warn_of_dataset_size(plan: Plan | ReactivePlan, length: int, *, stacklevel: 
     if not 0.5 <= length / plan.dataset_size <= 2.0:
         warnings.warn(
             f"the dataset has another number of {plan.unit}s than the plan, {plan.dataset_size:,}, "
-            f"by more than a factor of two: the claim holds if every {plan.unit} occurs once, but "
-            "the step sizes and the noise were planned for batches of another size",
+            "by more than a factor of two: the claim holds, but the step sizes and the noise were "
+            f"planned for batches of another size; dataset_size counts {plan.unit}s",
             stacklevel=stacklevel,
         )
 

@@ -208,10 +208,11 @@ def guarantee(facts: RunFacts, condition: str = "") -> str:
             "the data requires an odometer, or the full plan's "
             f"ε = {rounded(facts.plan_epsilon, 4)}, which holds wherever the run stops."
         )
+    several = "It is for each record: a person with several has a larger ε."
     return (
         f"{condition}{the} model is (ε = {epsilon}, δ = {delta})-differentially private {how}. The "
-        "guarantee covers the final model and every intermediate model. It is for each "
-        f"{bound.unit}: a person with several has a larger ε."
+        "guarantee covers the final model and every intermediate model."
+        f"{' ' + several if bound.unit == 'record' else ''}"
     )
 
 

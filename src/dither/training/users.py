@@ -186,7 +186,8 @@ def _texts(ids: Any) -> list[str | None]:
     is_sequence = isinstance(ids, Sequence | np.ndarray) and not isinstance(ids, str | bytes)
     if not is_sequence:
         raise validate.InvalidTypeError(
-            f"users must be one id per row, or a function of a record, got {type(ids).__name__}"
+            "users must be one id per row, such as table[column], or a function of a record, got "
+            f"{type(ids).__name__}"
         )
     shape = ids.shape if isinstance(ids, np.ndarray) else (len(ids),)
     if len(shape) != 1 and shape[1:] != (1,):
