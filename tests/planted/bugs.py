@@ -93,9 +93,10 @@ def one_layer_unclipped(patch: Patch) -> None:
     def wrong(contributions: Any, weights: Tensor, scale: float) -> dict[str, Tensor]:
         *others, last = contributions
         ones = torch.ones_like(weights)
+        factors = {name: ones if name == last else weights for name in (*others, last)}
         return {
-            name: clipping._sum(contributions[name], ones if name == last else weights)
-            for name in (*others, last)
+            name: part.weighted_sum(factors[name].to(part.dtype))
+            for name, part in contributions.items()
         }
 
     patch.setattr("dither.clipping.clip._sums", wrong)
