@@ -94,7 +94,7 @@ def test_a_run_with_users_is_resumed_with_the_same(capsys: pytest.CaptureFixture
     run([*argv, "--resume", "--quiet"], capsys)
     assert len(Ledger("run").runs) == 1
     line = error_line([*argv, "--resume", "--quiet", "--rows-per-user", "2"], capsys)
-    assert "state must be of the same plan" in line
+    assert "state must be of the same rows_per_user" in line
 
 
 def test_a_canary_is_a_user(capsys: pytest.CaptureFixture[str]) -> None:

@@ -357,7 +357,7 @@ def test_a_state_of_users_is_for_the_same_users_plan() -> None:
     same, other = (private(quiet_plan(**USERS), users=OWNERS, rows_per_user=k) for k in (8, 7))
     same.load_state_dict(state)
     assert same.step == 2
-    with pytest.raises(ValueError, match="state must be of the same plan"):
+    with pytest.raises(ValueError, match="state must be of the same rows_per_user"):
         other.load_state_dict(state)
 
 
