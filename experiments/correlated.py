@@ -355,7 +355,7 @@ def draw(tables: dict[str, list[dict[str, Any]]]) -> Figure:
         ("with momentum 0.9", [row for row in linear if row["momentum"]], "epsilon", "ε"),
         ("CNN, momentum 0.9", [row for row in tables["cnn"] if row["momentum"]], "epsilon", "ε"),
         (
-            "logistic regression, equal compute, ε = 1",
+            "equal compute, ε = 1",
             tables["compute"],
             "batch_size",
             "m",
