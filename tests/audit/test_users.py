@@ -75,12 +75,14 @@ def test_users_are_replaced_under_fixed_sampling() -> None:
 
 
 def test_users_are_attacked_where_noise_reacts() -> None:
-    for noise in ("uniform", "filter"):
+    for noise, rows in (("uniform", 4), ("filter", None)):
         rule = AdaGradNorm(1e-3, 1e-5)
         plan = dither.plan(**SMALL, stepsizes=rule, noise=noise).for_users(4)
         found = audit(plan, trials=400, seed=2)
         assert not found.is_violated
-        assert found.canary_rows == 4
+        assert found.canary_rows == rows
+    with pytest.raises(ValueError, match="whose noise follows releases"):
+        audit(plan, trials=400, canary_rows=4)
 
 
 def test_a_canary_has_as_many_rows_as_take_part_unless_it_is_said() -> None:

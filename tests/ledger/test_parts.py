@@ -183,3 +183,25 @@ def test_bad_arguments(tmp_path: Path) -> None:
         ledger.part("s", 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="part must be None unless the ledger is the one in"):
         dither.Run(part=("s", "train"))
+
+
+def test_parts_of_runs_that_protect_users_are_of_users(tmp_path: Path) -> None:
+    ledger, plans = new(tmp_path), (A.for_users(4), B.for_users(4))
+    with pytest.raises(ValueError, match="split must be one of users for a run that protects us"):
+        ledger.part(new_split(), "train").register(plans[0])
+    split = new_split(users=True)
+    found = registered(ledger, (plans[0], (split, "train")), (plans[1], (split, "holdout")))
+    assert found == max(together(A), together(B))
+    assert ledger.total(1e-5).unit == "user"
+
+
+def test_a_run_directory_keeps_what_its_ledger_says(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "all.sqlite")
+    data = torch.zeros(60, 3), torch.zeros(60, dtype=torch.int64)
+    made = dither.plan(epsilon=2.0, delta=1e-3, dataset_size=60, batch_size=20, steps=2)
+    run = dither.Run(tmp_path / "run", ledger=ledger.conditional().preplanned())
+    dither.train(torch.nn.Linear(3, 2), data, made, run=run, progress=False)
+    (entry,) = [each.entry for each in ledger.runs.values()]
+    assert entry.is_conditional
+    assert entry.is_preplanned
+    assert not ledger.total(1e-3).is_upper_bound

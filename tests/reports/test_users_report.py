@@ -99,3 +99,15 @@ def test_an_open_run_protects_users(tmp_path: Path) -> None:
     assert report.claim.spent is not None
     assert report.claim.spent.unit == "user"
     assert "for each user" in text_of(report)
+
+
+def test_an_evaluation_for_records_adds_nothing_to_a_claim_for_users(tmp_path: Path) -> None:
+    trained(tmp_path / "run", users=USERS)
+    content = {"privacy": {"epsilon": 0.5, "delta": 1e-5, "unit": "record"}}
+    (tmp_path / "run/evaluation.json").write_text(json.dumps(content), encoding="utf-8")
+    report = run_report(tmp_path / "run")
+    assert report.claim.verdict == "not confirmed"
+    assert any("protects users, but the evaluation records" in each for each in report.warnings)
+    content["privacy"]["unit"] = "user"
+    (tmp_path / "run/evaluation.json").write_text(json.dumps(content), encoding="utf-8")
+    assert run_report(tmp_path / "run").claim.evaluated == "added"

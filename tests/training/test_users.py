@@ -72,8 +72,23 @@ def test_ids_are_compared_as_text(ids: Any) -> None:
     assert own.names.size == 2
 
 
-def test_a_text_that_looks_like_a_missing_id_is_one() -> None:
-    assert rows_of(Users.of(["nan", "None", "NULL", "nan"])) == [[2], [1], [0, 3]]
+def test_marks_of_a_missing_id_do_not_make_many_people_one_user() -> None:
+    # As str, np.array of texts and R's write.csv write them.
+    texts = ["nan", "None", "NULL", "ann", "NA", "n/a", "<NA>", "NaT", " nan "]
+    assert rows_of(Users.of(texts)) == [[3]]
+    assert rows_of(Users.of(np.array(["ann", np.nan, "bob", np.nan]))) == [[0], [2]]
+    assert Users.of(texts, missing="own").count == len(texts)
+
+
+def test_a_number_and_its_text_are_one_user() -> None:
+    assert Users.of(["7", "7.0", 7, 7.0, "7.5"]).names.tolist() == ["7", "7.5"]
+
+
+def test_floats_that_may_stand_for_several_ids_are_refused() -> None:
+    ids = np.array([2**60 + 1, 2**60 + 2])
+    assert Users.of(ids).count == 2
+    with pytest.raises(ValueError, match="users must be exact, got 1.15"):
+        Users.of(ids.astype(np.float64))
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60))

@@ -208,13 +208,14 @@ def _trial_count(plan: Plan | ReactivePlan, attack: str, trials: int | None) -> 
 
 
 def _rows(plan: Plan | ReactivePlan, canary_rows: int | None) -> int | None:
-    """Return how many rows a canary has; None where canaries are records."""
+    """Return how many rows a canary has; None where canaries are records, or nothing is trained."""
+    is_filtered = isinstance(plan, ReactivePlan) and plan.noises is None
     if canary_rows is None:
-        return plan.rows_per_user
-    if plan.rows_per_user is None:
+        return None if is_filtered else plan.rows_per_user
+    if plan.rows_per_user is None or is_filtered:
         raise validate.InvalidValueError(
-            f"canary_rows must be left out for a plan that protects records, got {canary_rows!r}: "
-            "plan.for_users(rows_per_user) protects users"
+            "canary_rows must be left out for a plan that protects records, or whose noise follows "
+            f"releases, of which the trials have no rows, got {canary_rows!r}"
         )
     return validate.count(canary_rows=canary_rows)
 

@@ -119,10 +119,10 @@ class Ledger:
 
         A run that is registered after others have spent counts as adaptive, since its plan may come
         from their results. This says that its number of steps, sampling rate and noise multipliers
-        do not. Then it composes with them like one run, whatever else of it comes from their
-        results: ε of a composition depends on each step's sampling rate and noise multiplier alone,
-        and these are constants. So `dither.evaluation.RowsPerUser` may choose how many rows of a
-        user a run takes, if ε, batch size and steps were settled before.
+        do not. Then it composes with them like one run, whatever else comes from their results, as
+        ε depends on these alone. So `dither.evaluation.RowsPerUser` may choose how many rows of a
+        user a run takes, if ε, batch size and steps were settled before: not where ``compute`` is a
+        time, as the number of steps then follows from the rows.
 
         Example:
             >>> import dither, tempfile

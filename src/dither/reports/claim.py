@@ -133,8 +133,14 @@ def _verdict(files: RunFiles, counted: PrivacyBound) -> Verdict:
 
 
 def _disagreements(files: RunFiles, view: LedgerView, run: RunState) -> Iterator[str]:
-    """Yield why the files may not belong to the ledger's run: then nothing is claimed."""
-    plan, result = files.plan, files.result
+    """Yield why the files do not belong together: then nothing is claimed."""
+    plan, result, evaluation = files.plan, files.result, files.evaluation
+    unit = run.entry.unit or "record"
+    if evaluation is not None and evaluation.epsilon and evaluation.unit != unit:
+        yield (
+            f"The training protects {unit}s, but the evaluation {evaluation.unit}s: their costs do "
+            "not add up. Evaluate with users= as the training has them."
+        )
     if plan is None and result is None:
         yield f"Neither {PLAN} nor {RESULT} can be used to identify the run in the ledger."
     if plan is not None and plan.fingerprint != run.entry.fingerprint:

@@ -66,6 +66,7 @@ class PaidEvaluation:
     Attributes:
         epsilon: what it costs each record in it.
         delta: δ of that.
+        unit: what it protects.
         is_seeded: whether its noise can be computed from a seed.
         run: its name in the ledger.
         metrics: estimates by name.
@@ -77,6 +78,7 @@ class PaidEvaluation:
 
     epsilon: float | None
     delta: float | None
+    unit: str
     is_seeded: bool
     run: str | None
     metrics: dict[str, Estimate]
@@ -128,6 +130,7 @@ def parse_evaluation(text: str) -> PaidEvaluation:
     return PaidEvaluation(
         epsilon=_number(privacy.get("epsilon")),
         delta=_number(privacy.get("delta")),
+        unit=str(privacy.get("unit", "record")),
         is_seeded=bool(found.get("is_seeded")),
         run=found.get("run"),
         metrics=metrics,

@@ -1,5 +1,6 @@
 """What a run keeps on disk: its directory with plan, ledger, checkpoint and results."""
 
+import copy
 import json
 import platform
 import warnings
@@ -136,8 +137,9 @@ class RunDirectory:
     def __init__(self, run: Run, path: str | Path) -> None:
         self.path = check_directory(path, resume=run.resume)
         ledger, self._part = run.ledger, run.part
+        self._handle: Ledger | None = None
         if isinstance(ledger, Ledger):
-            self._part, ledger = ledger.split_part, ledger.path
+            self._handle, self._part, ledger = ledger, ledger.split_part, ledger.path
         self._ledger = None if ledger is None else str(ledger_file(ledger).resolve())
         self._derived = tuple(run.derived_from_private_data)
         self._described = {
@@ -190,7 +192,7 @@ class RunDirectory:
         return self._open(create=True)
 
     def _open(self, *, create: bool) -> Ledger:
-        ledger = Ledger(self._ledger_path, create=create)
+        ledger = copy.copy(self._handle) or Ledger(self._ledger_path, create=create)
         ledger = ledger.conditional() if self.derived_from_private_data else ledger
         return ledger if self._part is None else ledger.part(*self._part)
 

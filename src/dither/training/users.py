@@ -5,6 +5,7 @@ rows, at most ``rows_per_user`` rows of a drawn user take part, and the mean of 
 clipped as one. Rows belong to one user each; whoever else a row is about is not protected.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,10 @@ ROWS_PER_USER = 8
 """How many rows of a user take part in a step unless it is given: the mean over eight has most of
 what the mean over all would have, as the variance within a user falls like one over the rows."""
 
-_NO_USER = ("", "<NA>", "NaT")  # pandas.NA has no truth value
+_NO_USER = {"", "na", "n/a", "<na>", "nan", "nat", "null", "none"}
+"""Marks of a missing id, in lower case: rows of many people must not become one user by them."""
+
+_INTEGRAL, _EXACT = re.compile(r"([+-]?\d+)\.0*"), 2.0**53
 MISSING = ("drop", "own")
 """What becomes of rows without a user: they are left out, or each is a user of its own."""
 
@@ -53,8 +57,8 @@ class Users:
     def of(cls, ids: Any, *, rows_per_user: int = ROWS_PER_USER, missing: str = "drop") -> Self:
         """Return the users that rows belong to, by one id per row.
 
-        Ids are compared as text: 7, 7.0 and "7" are one user. None, NaN, an empty text and other
-        marks of pandas for a missing value are no user.
+        Ids are compared as text: 7, 7.0, "7" and "7.0" are one user. None, NaN, an empty text and
+        usual marks of a missing value, such as "NA" and "null", are no user.
 
         Args:
             ids: a sequence, array, tensor or column.
@@ -181,6 +185,8 @@ def _texts(ids: Any) -> list[str | None]:
     """Return ids as text, None where there is none."""
     if isinstance(ids, Tensor):
         ids = ids.detach().cpu().numpy()
+    elif hasattr(ids, "to_list"):  # a series; as an array, integers with gaps would lose digits
+        ids = ids.to_list()
     elif hasattr(ids, "to_numpy"):
         ids = ids.to_numpy()
     is_sequence = isinstance(ids, Sequence | np.ndarray) and not isinstance(ids, str | bytes)
@@ -206,10 +212,11 @@ def _text(value: Any) -> str | None:
         )
     if isinstance(value, Tensor | np.ndarray | np.generic):
         value = value.item()
-    if value is None or str(value) in _NO_USER or value != value:  # NaN is not itself
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, str | int | float):
-        value = str(value)
-    return str(value).strip() or None
+    if isinstance(value, float) and abs(value) >= _EXACT:
+        raise validate.InvalidValueError(
+            f"users must be exact, got {value!r}, a float that may stand for several ids: pass "
+            "integers or texts"
+        )
+    text = str(value).strip()
+    integral = _INTEGRAL.fullmatch(text)
+    return None if text.lower() in _NO_USER else integral[1] if integral else text
