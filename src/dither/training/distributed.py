@@ -162,6 +162,11 @@ class Shard:
     keys: Any = None
 
 
+def held(data: Any) -> Any:
+    """Return the data of a shard, or the data."""
+    return data.dataset if isinstance(data, Shard) else data
+
+
 def own_records(
     dataset: Any,
     ranks: Ranks,
@@ -177,8 +182,7 @@ def own_records(
     Settings are those of `users_of` and `records_of`.
     """
     is_shard = isinstance(dataset, Shard)
-    whole = dataset.dataset if is_shard else dataset
-    records = records_of(whole, may_be_empty=is_shard and ranks.size > 1, **settings)
+    records = records_of(held(dataset), may_be_empty=is_shard and ranks.size > 1, **settings)
     kind = "complete" if not is_shard else "a Shard" + " with keys" * (dataset.keys is not None)
     check_same(ranks, {_KIND: kind, "users": users is not None})
     own = users_of(users, records, rows_per_user=rows_per_user, missing=missing, planned=planned)

@@ -21,7 +21,7 @@ from dither.progress import Progress
 from dither.schedules import UnsafeRawAdaGradNorm
 from dither.training.augmentation import Augment
 from dither.training.averaging import Average
-from dither.training.distributed import Ranks, check_rank_zero_has, check_same
+from dither.training.distributed import Ranks, check_rank_zero_has, check_same, held
 from dither.training.evaluation import Public, check_public, measure
 from dither.training.history import History, Row, finite
 from dither.training.losses import PerRecordLoss, RecordWeights, find_loss, weigh
@@ -29,7 +29,7 @@ from dither.training.make_private import join
 from dither.training.private import Private
 from dither.training.recipe import Recipe
 from dither.training.records import records_of
-from dither.training.resolve import held, resolve
+from dither.training.resolve import resolve
 from dither.training.run_directory import REACTIVE_PLAN, RESULT, Run, RunDirectory, restore
 from dither.training.settings import Settings
 from dither.training.tuning import choose_learning_rate
@@ -168,7 +168,7 @@ def train(
     group = Ranks()
     check_rank_zero_has(group, directory=run.directory)
     check_same(group, {"averaging": averaging, "loss": loss if isinstance(loss, str) else None})
-    records = records_of(held(data), may_be_empty=group.size > 1)
+    records = None if users is None else records_of(held(data), may_be_empty=group.size > 1)
     users = users_of(
         users, records, rows_per_user=rows_per_user, missing=missing,
         planned=plan.rows_per_user if isinstance(plan, Plan | ReactivePlan) else None,
@@ -178,7 +178,7 @@ def train(
     )
     directory = directory if group.is_rank_zero else None  # its errors are raised on all ranks
     by = resolve(
-        model, data, plan, settings, records=records, users=users,
+        model, data, plan, settings, users=users,
         optimizer=optimizer, averaging=averaging, ranks=group, directory=directory,
     )  # fmt: skip
     begin = None if directory is None else partial(directory.begin, plan_text(by.plan), by.recipe)

@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 from dither import validate
 from dither.planning import Plan, ReactivePlan
 from dither.training.averaging import find_averaging
-from dither.training.distributed import Ranks, Shard, check_same
+from dither.training.distributed import Ranks, Shard, check_same, held
 from dither.training.evaluation import arguments_of
 from dither.training.make_private import for_users
 from dither.training.optimizers import UNIT_RATES, given_optimizer, named_optimizer
 from dither.training.recipe import Recipe, given_text, new_recipe
-from dither.training.records import Records, check_pair
+from dither.training.records import Records, check_pair, records_of
 from dither.training.rule import GIVEN
 from dither.training.run_directory import RunDirectory
 from dither.training.settings import for_momentum, frozen
@@ -41,7 +41,6 @@ def resolve(
     plan: Plan | ReactivePlan | Recipe | None,
     settings: Mapping[str, Any],
     *,
-    records: Records,
     users: Users | None,
     optimizer: Any,
     averaging: str | None,
@@ -74,6 +73,7 @@ def resolve(
         return Resolved(known, built, None if averaging == "none" else averaging)
     named = optimizer if isinstance(optimizer, str) else None
     if plan is None:
+        records = records_of(held(data), may_be_empty=ranks.size > 1)
         lengths = ranks.all_gather(records.length if users is None else users.count)
         length = sum(lengths) if isinstance(data, Shard) else lengths[0]
         given |= {"optimizer": named, "averaging": averaging}
@@ -95,11 +95,6 @@ def resolve(
     made = ranks.on_rank_zero(made.settled)
     known = ranks.on_rank_zero(lambda: _saved_plan(directory, for_users(made.plan(), users)))
     return Resolved(known, built, made.averaging, made)
-
-
-def held(data: Any) -> Any:
-    """Return the data of a shard, or the data."""
-    return data.dataset if isinstance(data, Shard) else data
 
 
 def find_recipe(
