@@ -41,7 +41,7 @@ KINDS: dict[str, Callable[[], Contribution]] = {
     "rows of a table": lookup,
     "table and head": lambda: Summed([lookup(), Outer(normal(ROWS, 2, 5), normal(ROWS, 2, 2))]),
     "kept": lambda: convolved(4, size=8),
-    "kept for many rows": lambda: convolved(512, size=3),
+    "kept for many rows": lambda: convolved(30, size=3),
 }
 
 

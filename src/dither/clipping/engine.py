@@ -216,10 +216,12 @@ def _remember(
     for name in names:
         if name in slow and None not in keys[name]:
             cache.failed[name, frozenset(keys[name])] = slow[name]
+    shown = {*names} - {*slow}
     for position, found in gradients.items():
         use = recorder.uses[position]
-        if any(gradient is not None and bool(gradient.any()) for gradient in found):
-            for name in {*use.names} & {*names} - {*slow}:
+        own = shown & {*use.names}
+        if own and any(gradient is not None and bool(gradient.any()) for gradient in found):
+            for name in own:
                 cache.verified.setdefault(name, set()).add(use.key)
 
 

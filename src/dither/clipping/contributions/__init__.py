@@ -4,7 +4,8 @@ A contribution stands for one gradient per record. It knows its squared norms wi
 rounding errors, the weighted sum over records, and, a few records at a time, the gradients
 themselves. Three kinds are enough: gradients that are small anyway (:class:`PerRecord`), sums of
 outer products as matrix products have them (:class:`Outer`), and rows of a table
-(:class:`Lookup`). A parameter that is used twice has a :class:`Summed` one. Rows that are clipped
+(:class:`Lookup`). The weight of a convolution has outer products of shifted inputs, or what PyTorch
+itself computes for it (:class:`Convolved`). A parameter that is used twice has a :class:`Summed` one. Rows that are clipped
 together are merged: what is stored is added up, and what is not is :class:`Grouped`.
 
 **Rounding.** The bound beside a squared norm covers what rounding can hide of it, in the norm or in
@@ -25,14 +26,16 @@ from dither.clipping.contributions.base import (
     Records,
     unit_roundoff,
 )
+from dither.clipping.contributions.convolved import MAX_KEPT, Convolved, WeightGradients
 from dither.clipping.contributions.grouped import Grouped
-from dither.clipping.contributions.outer import MAX_KEPT, Factor, Outer
+from dither.clipping.contributions.outer import Factor, Outer
 from dither.clipping.contributions.summed import Summed
 
 __all__ = [
     "MAX_KEPT",
     "Clippable",
     "Contribution",
+    "Convolved",
     "Factor",
     "Grouped",
     "Lookup",
@@ -40,5 +43,6 @@ __all__ = [
     "PerRecord",
     "Records",
     "Summed",
+    "WeightGradients",
     "unit_roundoff",
 ]

@@ -58,11 +58,15 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 
 def chunks(
-    records: int, copied: int, formed: int = 0, converted: int = 0
+    records: int, copied: int = 0, formed: int = 0, converted: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """Yield ranges of records, given what is copied, formed and converted for each of them."""
+    """Yield ranges of records, given what is copied, formed and converted for each of them.
+
+    Products of several records are spread over the cores: an equal number for each of these.
+    """
     most = min(CHUNK // max(1, copied), FORMED // max(1, formed), CONVERTED // max(1, converted))
-    step = max(1, min(records, most))
+    cores = torch.get_num_threads()
+    step = max(1, min(records, most if most < cores else most // cores * cores))
     for start in range(0, records, step):
         yield start, min(records, start + step)
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from dither.clipping.contributions.base import (
     Contribution,
-    PerRecord,
     Records,
     block_norms,
     cancellation_bound,
@@ -25,11 +24,8 @@ TERMS = 64
 NARROW = 16
 """Products with fewer rows or columns than this add up all of their terms in a single run."""
 
-MAX_KEPT = 2**25
-"""Per-record gradients of a convolution are stored if they are no more numbers than this, …"""
-
-KEPT_SHARE = 4
-"""… and no more than this multiple of what the forward pass holds for the layer anyway."""
+INNER_COST = 2.25
+"""What an operation of inner products costs, in float64, relative to one of a formed gradient."""
 
 
 class Factor:
@@ -49,6 +45,16 @@ class Factor:
     def rows(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
         """Return the factors of these records, perhaps in ``space`` made for them."""
         return self.values[start:stop]
+
+    @property
+    def gram_work(self) -> int:
+        """The products that the inner products of a record's factors take, in a group."""
+        return self.terms**2 * self.width
+
+    def gram(self, start: int, stop: int) -> Tensor:
+        """Return the inner products of all pairs of terms, in float64."""
+        values = self.rows(start, stop).double()
+        return values @ values.transpose(2, 3)
 
     def space(self, records: int) -> Tensor | None:
         """Return memory for the factors of that many records, if they are to be copied."""
@@ -71,7 +77,7 @@ class Outer(Contribution):
     """Gradients Σ_t left[i, t] ⊗ right[i, t], as every matrix product has them.
 
     The norms come from whichever is cheaper: the T × T inner products of both factors, or the
-    gradients themselves, formed a few records at a time and kept only if they are small.
+    gradients themselves, formed a few records at a time.
 
     Args:
         left: records × terms × height, or records × groups × terms × height.
@@ -101,20 +107,21 @@ class Outer(Contribution):
         self.shape = tuple(shape or (self.groups * self.height, right.width))
         self.axes, self.size = tuple(axes or range(len(self.shape))), prod(self.shape)
         self._always_form = False
-        self._kept: PerRecord | None = None
+        self._norms: tuple[Tensor, Tensor | None] | None = None
         # What is smaller vanishes when it is squared, or loses digits when it is scaled down.
         self._lost = torch.finfo(self.dtype).tiny ** 0.5
 
-    @property
-    def is_kept(self) -> bool:
-        return self._kept is not None
-
     def rows(self, start: int, stop: int) -> Tensor:
-        formed = self._form(start, stop, self.right.rows(start, stop))
+        formed = self.form(start, stop, self.right.rows(start, stop))
         order = (0, *(axis + 1 for axis in self.axes))
         return formed.view(stop - start, *self.shape).permute(order)
 
     def norms(self) -> tuple[Tensor, Tensor | None]:
+        if self._norms is None:
+            self._norms = self._compute_norms()
+        return self._norms
+
+    def _compute_norms(self) -> tuple[Tensor, Tensor | None]:
         if self.terms == 1 and self.groups == 1:
             return self.magnitudes().double().square_(), None
         if self.inner_products_are_cheaper() and not self._always_form:
@@ -122,33 +129,31 @@ class Outer(Contribution):
         return self._norms_by_forming()
 
     def magnitudes(self) -> Tensor:
-        rights = [row_norms(right.flatten(1)) for _, _, right in self._rights()]
+        rights = [row_norms(right.flatten(1)) for _, _, right in self.rights()]
         right = rights[0] if len(rights) == 1 else torch.cat(rights)
         right = right.add_(sqrt(self.right.terms * self.right.width) * self._lost)
         left = row_norms(self.left.flatten(1)).add_(sqrt(self.terms * self.height) * self._lost)
         return left.mul_(right)
 
     def inner_products_are_cheaper(self) -> bool:
-        """Return whether T²·(p + D) operations in float64 are clearly fewer than T·p·D."""
-        return 4 * self.terms * (self.height + self.right.width) < self.height * self.right.width
+        """Return whether T²·(p + D) operations in float64 are cheaper than T·p·D in float32."""
+        inner = self.terms**2 * self.height + self.right.gram_work
+        return INNER_COST * inner < self.terms * self.height * self.right.width
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        if self._kept is not None:
-            return self._kept.weighted_sum(weights).permute(self.axes)
         if self.groups == 1 and not self.right.is_copied:
             right = self.right.rows(0, self.records)
             total = _weighted_product(self.left.flatten(0, 2), right.flatten(0, 2), weights)
         else:
-            total = self.left.new_zeros(self.groups, self.height, self.right.width)
-            for i, j, right in self._rights():
+            total = self.left.new_empty(self.groups, self.height, self.right.width)
+            for i, j, right in self.rights():
                 left = _by_group(self.left[i:j] * weights[i:j, None, None, None])
-                total.baddbmm_(left.transpose(1, 2), _by_group(right))
-        return total.view(self.shape).permute(self.axes)
+                beta = 1.0 if i else 0.0
+                total.baddbmm_(left.transpose(1, 2), _by_group(right), beta=beta)
+        return reordered(total.view(self.shape), self.axes)
 
     def select(self, records: Records) -> Self:
-        made = type(self)(self.left[records], self.right.select(records), self.shape, self.axes)
-        made._kept = None if self._kept is None else self._kept.select(records)
-        return made
+        return type(self)(self.left[records], self.right.select(records), self.shape, self.axes)
 
     def double(self) -> Self:
         made = type(self)(self.left.double(), self.right.double(), self.shape, self.axes)
@@ -165,9 +170,9 @@ class Outer(Contribution):
     def _norms_by_inner_products(self) -> tuple[Tensor, Tensor]:
         squared, magnitudes = [], []
         converted = self.groups * self.terms * (self.height + self.right.width)
-        for i, j, right in self._rights(self.terms**2, converted):
-            left, right = self.left[i:j].double(), right.double()
-            lefts, rights = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
+        for i, j in chunks(self.records, formed=self.terms**2, converted=converted):
+            left = self.left[i:j].double()
+            lefts, rights = left @ left.transpose(2, 3), self.right.gram(i, j)
             of_left = lefts.diagonal(dim1=2, dim2=3).sqrt() + sqrt(self.height) * self._lost
             of_right = rights.diagonal(dim1=2, dim2=3).sqrt() + sqrt(self.right.width) * self._lost
             magnitudes.append((of_left * of_right).sum((1, 2)))
@@ -177,30 +182,19 @@ class Outer(Contribution):
         hidden = cancellation_bound(total, most, self.terms, self.dtype)
         return total, hidden + terms * unit_roundoff(torch.float64) * most.square()
 
-    def _norms_by_forming(self) -> tuple[Tensor, Tensor | None]:
-        held = KEPT_SHARE * (self.groups * self.terms * self.height + self.right.stored)
-        small = self.records * self.size <= MAX_KEPT and self.size <= held
-        keep = self.right.is_copied and small
-        formed, norms = None, []
-        for i, j, right in self._rights(self.size):
-            if formed is None:
-                formed = self.left.new_empty(
-                    (self.records if keep else j) * self.groups, self.height, self.right.width
-                )
-            first, last = (i * self.groups, j * self.groups) if keep else (0, (j - i) * self.groups)
-            into = formed[first:last]
-            if keep:
-                self._form(i, j, right, into)
-            else:
-                self._form_in_blocks(i, j, right, into)
+    def _norms_by_forming(self) -> tuple[Tensor, Tensor]:
+        space, norms = None, []
+        for i, j, right in self.rights(self.size):
+            if space is None:
+                space = self.left.new_empty(j * self.groups, self.height, self.right.width)
+            into = space[: (j - i) * self.groups]
+            self._form_in_blocks(i, j, right, into)
             norms.append(block_norms(into.view(j - i, -1)))
         squared = row_norms(torch.cat(norms)).double().square_()
-        if keep and formed is not None:
-            self._kept = PerRecord(formed.view(self.records, *self.shape))
-            return squared, None
         return squared, cancellation_bound(squared, self.magnitudes(), self.terms, self.dtype)
 
-    def _form(self, start: int, stop: int, right: Tensor, into: Tensor | None = None) -> Tensor:
+    def form(self, start: int, stop: int, right: Tensor, into: Tensor | None = None) -> Tensor:
+        """Return the gradients of these records, from their right factor, in their own shape."""
         left = self.left[start:stop].flatten(0, 1).transpose(1, 2)
         return torch.bmm(left, right.flatten(0, 1), out=into)
 
@@ -216,14 +210,14 @@ class Outer(Contribution):
             else:
                 into.baddbmm_(lefts, rights)
 
-    def _rights(self, formed: int = 0, converted: int = 0) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield records and right factors in chunks, for so many numbers formed and converted.
+    def rights(self, formed: int = 0) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield records and right factors in chunks, for so many numbers formed for each of them.
 
         What is yielded may be overwritten by what follows.
         """
         copied = self.groups * self.terms * self.right.width if self.right.is_copied else 0
         space = None
-        for start, stop in chunks(self.records, copied, formed, converted):
+        for start, stop in chunks(self.records, copied, formed):
             space = self.right.space(stop) if start == 0 else space
             yield start, stop, self.right.rows(start, stop, space)
 
@@ -242,6 +236,19 @@ def _weighted_product(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
     lefts, rights = (each[:blocks].unflatten(0, (-1, TERMS)) for each in (left, right))
     total: Tensor = (lefts.transpose(1, 2) @ rights).sum(0)
     return total.add_(left[blocks:].t() @ right[blocks:])
+
+
+def reordered(total: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return a copy with its axes in another order, made in runs along what is now the last."""
+    if list(axes) == sorted(axes):
+        return total
+    made = total.new_empty([total.shape[axis] for axis in axes])
+    places = made.permute([axes.index(axis) for axis in range(len(axes))])
+    for into, values in zip(
+        places.flatten(1, -2).unbind(1), total.flatten(1, -2).unbind(1), strict=True
+    ):
+        into.copy_(values)
+    return made
 
 
 def _join_terms(factor: Tensor, count: int) -> Tensor:

@@ -6,32 +6,124 @@ order of magnitude faster than ``torch.nn.functional.unfold``.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dither.clipping.contributions import Contribution, Factor, Outer, PerRecord, Records
+from dither.clipping.contributions import (
+    Contribution,
+    Convolved,
+    Factor,
+    Outer,
+    PerRecord,
+    Records,
+    WeightGradients,
+)
 from dither.clipping.rules.registry import Call, UnsupportedCallError, register
+
+SUM_COST = 8
+"""What adding up one entry costs, relative to a product in a matrix product."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where a convolution's weight meets its inputs.
+
+    Attributes:
+        groups: of channels.
+        positions: how many outputs there are along every dimension.
+        kernel: the size of the kernel.
+        steps: the stride.
+        gaps: the dilation.
+        sides: the zeros before and behind every dimension.
+    """
+
+    groups: int
+    positions: tuple[int, ...]
+    kernel: tuple[int, ...]
+    steps: tuple[int, ...]
+    gaps: tuple[int, ...]
+    sides: tuple[tuple[int, int], ...]
+
+    def places(self, offset: Sequence[int]) -> tuple[slice, ...]:
+        """Return which padded inputs meet one entry of the kernel."""
+        return tuple(
+            slice(k * gap, k * gap + (count - 1) * step + 1, step)
+            for k, gap, count, step in zip(
+                offset, self.gaps, self.positions, self.steps, strict=True
+            )
+        )
 
 
 class ShiftedInputs(Factor):
-    """What a convolution multiplies with its weight: shifted inputs, copied when needed."""
+    """What a convolution multiplies with its weight: shifted inputs, copied when needed.
+
+    Args:
+        inputs: one per row.
+        geometry: of the convolution.
+        count: how many neighbouring rows make a record.
+    """
 
     is_copied = True
 
-    def __init__(self, view: Tensor, dims: int, stored: int) -> None:
-        """Take a view, records × groups × output… × kernel… × channels, with ``dims`` of each."""
-        self._view, self._dims, self._stored = view, dims, stored
-        self.records, self.groups = view.shape[:2]
-        self.terms = prod(view.shape[2 : 2 + dims])
-        self.width = prod(view.shape[2 + dims :])
+    def __init__(self, inputs: Tensor, geometry: Geometry, count: int = 1) -> None:
+        self._inputs, self._geometry, self._count = inputs, geometry, count
+        self.records, self.groups = len(inputs) // count, geometry.groups
+        self.terms = count * prod(geometry.positions)
+        self.width = prod(geometry.kernel) * inputs.shape[1] // geometry.groups
+
+    @cached_property
+    def _padded(self) -> Tensor:
+        return channels_last(self._inputs, self._geometry.sides)
+
+    @cached_property
+    def _view(self) -> Tensor:
+        view = shifted_views(self._padded, self._geometry)
+        return view if self._count == 1 else view.unflatten(0, (-1, self._count)).transpose(1, 2)
+
+    @property
+    def _places(self) -> int:
+        """How many positions a record's padded inputs have."""
+        sizes = zip(self._inputs.shape[2:], self._geometry.sides, strict=True)
+        return self._count * prod(low + size + high for size, (low, high) in sizes)
 
     @property
     def stored(self) -> int:
         """The numbers of a record's input, not of its shifted copies."""
-        return self._stored
+        return self._inputs.shape[1] * self._places
+
+    @property
+    def gram_work(self) -> int:
+        """The products that the inner products of a record's factors take, in a group."""
+        return min(super().gram_work, self._work_without_copies())
+
+    def _work_without_copies(self) -> int:
+        return self._places**2 * self._inputs.shape[1] // self.groups + SUM_COST * (
+            prod(self._geometry.kernel) * self.terms**2
+        )
+
+    def gram(self, start: int, stop: int) -> Tensor:
+        """Return the inner products of all pairs of terms, in float64.
+
+        They are sums, over the kernel, of inner products of inputs at two positions. Where kernels
+        overlap, it takes less to compute those of all pairs of positions once.
+        """
+        if super().gram_work <= self._work_without_copies():
+            return super().gram(start, stop)
+        padded = self._padded.unflatten(0, (-1, self._count))[start:stop].double()
+        inputs = padded.unflatten(-1, (self.groups, -1)).movedim(-2, 1)
+        sizes, flat = inputs.shape[2:-1], inputs.flatten(2, -2)
+        pairs = (flat @ flat.transpose(2, 3)).view(*flat.shape[:2], *sizes, *sizes)
+        total = torch.zeros((), dtype=torch.float64)
+        for offset in product(*map(range, self._geometry.kernel)):
+            place = slice(None), *self._geometry.places(offset)
+            total = total + pairs[:, :, *place, *place]
+        return total.reshape(stop - start, self.groups, self.terms, self.terms)
 
     def rows(self, start: int, stop: int, space: Tensor | None = None) -> Tensor:
         """Return records × groups × terms × width, copied into ``space`` if there is any."""
@@ -45,16 +137,16 @@ class ShiftedInputs(Factor):
 
     def select(self, records: Records) -> "ShiftedInputs":
         """Return the factors of these records alone."""
-        return ShiftedInputs(self._view[records], self._dims, self._stored)
+        inputs = self._inputs.unflatten(0, (-1, self._count))[records].flatten(0, 1)
+        return ShiftedInputs(inputs, self._geometry, self._count)
 
     def double(self) -> "ShiftedInputs":
         """Return the same in float64."""
-        return ShiftedInputs(self._view.double(), self._dims, self._stored)
+        return ShiftedInputs(self._inputs.double(), self._geometry, self._count)
 
     def join(self, count: int) -> "ShiftedInputs":
         """Return the factors with the positions of neighbouring rows joined."""
-        view = self._view.unflatten(0, (-1, count)).transpose(1, 2)
-        return ShiftedInputs(view, self._dims + 1, count * self._stored)
+        return ShiftedInputs(self._inputs, self._geometry, count * self._count)
 
 
 @register(torch.conv1d, torch.conv2d, torch.conv3d)
@@ -66,19 +158,28 @@ def convolution(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution
     if inputs.dim() != weight.dim():
         raise UnsupportedCallError("a convolution without a dimension for the records")
     groups, dims = groups or 1, weight.dim() - 2
-    positions = gradient.shape[2:]
+    kernel, positions = tuple(weight.shape[2:]), tuple(gradient.shape[2:])
     steps, gaps = _per_dimension(stride, dims, 1), _per_dimension(dilation, dims, 1)
-    padded = channels_last(inputs, _sides(padding, gaps, weight.shape[2:]))
-    view = shifted_views(padded, groups, positions, weight.shape[2:], steps, gaps)
+    sides = _sides(padding, gaps, kernel)
+    geometry = Geometry(groups, positions, kernel, tuple(steps), tuple(gaps), tuple(sides))
     left = gradient.reshape(call.records, groups, -1, prod(positions)).transpose(2, 3)
-    kernel_first = (len(weight), *weight.shape[2:], weight.shape[1])
+    kernel_first = (len(weight), *kernel, weight.shape[1])
     channels_second = (0, dims + 1, *range(1, dims + 1))
-    right = ShiftedInputs(view, dims, padded[0].numel())
-    product = Outer(left, right, kernel_first, channels_second)
-    found: list[tuple[Tensor, Contribution]] = [(weight, product)]
+    products = Outer(left, ShiftedInputs(inputs, geometry), kernel_first, channels_second)
+    direct = None
+    if _has_own_backward(inputs, padding):
+        settings = steps, [low for low, _ in sides], gaps, False, [0] * dims, groups
+        direct = WeightGradients(inputs, gradient, weight.detach(), settings)
+    found: list[tuple[Tensor, Contribution]] = [(weight, Convolved(products, direct))]
     if bias is not None:
         found.append((bias, PerRecord(gradient.flatten(2).sum(2))))
     return found
+
+
+def _has_own_backward(inputs: Tensor, padding: Any) -> bool:
+    """Return whether PyTorch's backward pass of a convolution is fast for single records."""
+    is_fast = inputs.device.type == "cpu" and inputs.dtype == torch.float32
+    return is_fast and padding != "same" and torch.backends.mkldnn.is_available()
 
 
 def channels_last(inputs: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
@@ -95,24 +196,17 @@ def channels_last(inputs: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
     return result
 
 
-def shifted_views(
-    padded: Tensor,
-    groups: int,
-    positions: Sequence[int],
-    kernel: Sequence[int],
-    steps: Sequence[int],
-    gaps: Sequence[int],
-) -> Tensor:
+def shifted_views(padded: Tensor, geometry: Geometry) -> Tensor:
     """Return a view, records × groups × output… × kernel… × channels, of what was padded."""
     record, *strides, channel = padded.stride()
-    channels = padded.shape[-1] // groups
+    channels = padded.shape[-1] // geometry.groups
     return padded.as_strided(
-        (len(padded), groups, *positions, *kernel, channels),
+        (len(padded), geometry.groups, *geometry.positions, *geometry.kernel, channels),
         (
             record,
             channels * channel,
-            *(stride * step for stride, step in zip(strides, steps, strict=True)),
-            *(stride * gap for stride, gap in zip(strides, gaps, strict=True)),
+            *(stride * step for stride, step in zip(strides, geometry.steps, strict=True)),
+            *(stride * gap for stride, gap in zip(strides, geometry.gaps, strict=True)),
             channel,
         ),
     )
