@@ -4,9 +4,10 @@ A contribution stands for one gradient per record. It knows its squared norms wi
 rounding errors, the weighted sum over records, and, a few records at a time, the gradients
 themselves. Three kinds are enough: gradients that are small anyway (:class:`PerRecord`), sums of
 outer products as matrix products have them (:class:`Outer`), and rows of a table
-(:class:`Lookup`). The weight of a convolution has outer products of shifted inputs, or what PyTorch
-itself computes for it (:class:`Convolved`). A parameter that is used twice has a :class:`Summed` one. Rows that are clipped
-together are merged: what is stored is added up, and what is not is :class:`Grouped`.
+(:class:`Lookup`). The weight of a convolution has outer products, too, or what PyTorch itself
+computes for it (:class:`Convolved`). A parameter that is used twice has a :class:`Summed` one. Rows
+that are clipped together are merged: what is stored is added up, and what is not is
+:class:`Grouped`.
 
 **Rounding.** The bound beside a squared norm covers what rounding can hide of it, in the norm or in
 the sum: a record must not contribute more than its norm says. Stored gradients are summed as they
