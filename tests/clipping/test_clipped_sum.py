@@ -270,15 +270,22 @@ def test_reentrant_checkpointing_is_refused() -> None:
         )
 
 
-def test_compiled_models_are_refused_by_name() -> None:
-    compiled: Any = torch.compile(mlp(), backend="eager")
-    inner = nn.Sequential(mlp())
-    inner[0].compile(backend="eager")
-    for model in (compiled, inner):
-        with pytest.raises(InvalidValueError, match="compiled"):
-            clipped_sum(
-                model, cross_entropy, torch.randn(3, 4), torch.zeros(3).long(), clip_norm=1.0
-            )
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.compile's own
+def test_compiled_models_run_as_they_were_written() -> None:
+    plain = mlp()
+    inner = nn.Sequential(copy.deepcopy(plain))
+    inner[0].compile(backend=_no_backend)
+    x, y = torch.randn(5, 4), torch.randint(3, (5,))
+    expected = clipped_sum(plain, cross_entropy, x, y, clip_norm=1.0)
+    for model in (torch.compile(copy.deepcopy(plain), backend=_no_backend), inner):
+        made: Any = model
+        found = clipped_sum(made, cross_entropy, x, y, clip_norm=1.0)
+        pairs = zip(found.gradients.values(), expected.gradients.values(), strict=True)
+        assert all(torch.equal(one, two) for one, two in pairs)
+
+
+def _no_backend(*_: Any) -> Any:
+    raise AssertionError("nothing is to be compiled")
 
 
 @pytest.mark.parametrize(

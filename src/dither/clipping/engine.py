@@ -78,6 +78,7 @@ def clip_recording(
         with torch.enable_grad():
             losses = losses / rows.repeat_interleave(rows).to(losses)
     with full_precision(losses.device.type):
+        recording.note_memory()
         parts, slow = _compute_contributions(recording, losses)
         if slow:
             _warn_fallbacks(recording.cache, slow)

@@ -4,7 +4,7 @@ The reference is slow and obvious: every record goes through the model alone, an
 clipped and added.
 """
 
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,8 +23,9 @@ from dither.clipping.batch import (
 from dither.clipping.clip import Clip, ClippedSum, full_precision
 from dither.clipping.engine import clip_recording, join, zeros_for
 from dither.clipping.layers import check_layers
+from dither.clipping.memory import check_size
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
-from dither.validate import InvalidValueError, choice, count, instance
+from dither.validate import InvalidValueError, choice, instance
 
 _caches: WeakKeyDictionary[nn.Module, CheckCache] = WeakKeyDictionary()
 
@@ -38,7 +39,7 @@ def clipped_sum(
     clip_norm: float,
     clipping: str = "flat",
     engine: str = "fast",
-    microbatch_size: int | None = None,
+    microbatch_size: int | Literal["auto"] | None = None,
 ) -> ClippedSum:
     """Return the sum of clipped per-record gradients g_i of a batch, and the norms ‖g_i‖.
 
@@ -71,7 +72,7 @@ def clipped_sum(
         clipping: ``"flat"`` shortens longer gradients; ``"automatic"`` scales every gradient.
         engine: ``"fast"``, or ``"reference"`` for explicit gradients of single records.
         microbatch_size: compute the batch in microbatches of so many records, with the same result
-            in less memory.
+            in less memory; "auto" is as many as fit into half of the memory that is available.
 
     Returns:
         A :class:`ClippedSum`. It is sensitive: noise has to be added before anyone sees it.
@@ -100,22 +101,25 @@ def clipped_sum(
         return ClippedSum(zeros_for(trainable(model)), torch.zeros(0))
     if engine == "reference":
         return reference(model, loss, inputs, targets, records, clip)
-    size = records if microbatch_size is None else count(microbatch_size=microbatch_size)
+    if microbatch_size is not None:
+        check_size(microbatch_size=microbatch_size)
     cache = _caches.setdefault(model, CheckCache())
     found = []
     hooks = ModelHooks(model)
     try:
-        for start in range(0, records, size):
-            rows = slice(start, min(records, start + size))
+        stop = 0
+        while stop < records:
+            size, saved = cache.next_part(microbatch_size or records)
+            start, stop = stop, min(records, stop + size)
             part = inputs, targets
-            if size < records:
-                part = slice_rows(part, rows, records)
-            recording = RecordedBatch(model, rows.stop - rows.start, cache)
+            if stop - start < records:
+                part = slice_rows(part, slice(start, stop), records)
+            recording = RecordedBatch(model, stop - start, cache, saved=saved)
             hooks.begin(recording)
             with torch.enable_grad():
                 losses = loss(forward(model, part[0]), part[1])
             hooks.begin(None)  # recomputation in the backward pass is no call
-            check_losses(losses, rows.stop - rows.start, "loss")
+            check_losses(losses, stop - start, "loss")
             found.append(clip_recording(recording, losses, clip))
     finally:
         hooks.remove()

@@ -76,7 +76,7 @@ def _by_record(full: Tensor, half: Tensor, records: int) -> Iterator[tuple[Tenso
 def _is_own(full: Tensor, half: Tensor, chosen: Tensor) -> bool:
     """Return whether half of the losses give all of the gradient of their rows, and no other."""
     expected = torch.where(chosen[:, None], full, torch.zeros_like(full))
-    return bool((~_differs(half, expected, full)).all())
+    return bool((~_differs(half, expected, full, _tolerance(full))).all())
 
 
 def _shares_rows(full: Tensor, half: Tensor) -> bool:
@@ -85,13 +85,19 @@ def _shares_rows(full: Tensor, half: Tensor) -> bool:
     Records may have different numbers of rows, so that it is unknown whose they are.
     """
     full, half = full.flatten(1), half.flatten(1)
-    nothing = torch.zeros_like(full)
-    return bool((_differs(half, nothing, full) & _differs(full - half, nothing, full)).any())
+    nothing, tolerance = torch.zeros_like(full), _tolerance(full)
+    of_half = _differs(half, nothing, full, tolerance)
+    return bool((of_half & _differs(full - half, nothing, full, tolerance)).any())
 
 
-def _differs(found: Tensor, expected: Tensor, scale: Tensor) -> Tensor:
+def _tolerance(*gradients: Tensor | None) -> float:
+    """Return what rounding may change in gradients that went through the types of all of these."""
+    dtypes = {gradient.dtype for gradient in gradients if gradient is not None}
+    return max((_TOLERANCE.get(dtype, 0.03) for dtype in dtypes), default=0.0)
+
+
+def _differs(found: Tensor, expected: Tensor, scale: Tensor, tolerance: float) -> Tensor:
     """Return which rows differ, as far as both are finite."""
-    tolerance = _TOLERANCE.get(found.dtype, 0.03)
     size = torch.linalg.vector_norm(scale, dim=1)
     typical = size[torch.isfinite(size)].mean() if bool(torch.isfinite(size).any()) else 0.0
     off = torch.linalg.vector_norm(found - expected, dim=1)
@@ -138,18 +144,18 @@ def find_mismatches(
     leaves = [get_gradient_edge(recorder.parameters[name]) for name in names]
     found = gradients_at(losses, [*leaves, *edges], weights=weights)
     ahead = iter(found[len(leaves) :])
+    tolerance = _tolerance(*(g for each in gradients.values() for g in each))
     wrong: set[str] = set()
     for k in uses:
         use, plain = recorder.uses[k], gradients[k][0]
         weighted = None if use.edges[0] is None else next(ahead)
         if is_recurrent(use):  # their arguments say where the records are
             continue
-        if _rows_differ(use.layout, plain, weighted, weights, torch.isfinite(norms)):
+        compared = use.layout, plain, weighted, weights, torch.isfinite(norms)
+        if _rows_differ(*compared, tolerance):
             wrong |= {*use.names} & {*names}
     if not bool(torch.isfinite(norms).all()):
         return wrong, False
-    dtypes = [g.dtype for each in gradients.values() for g in each if g is not None]
-    tolerance = max((_TOLERANCE.get(dtype, 0.03) for dtype in dtypes), default=0.0)
     full = float((weights * norms).norm())
     for name, gradient in zip(names, found, strict=False):
         parameter, part = recorder.parameters[name], contributions.get(name)
@@ -170,6 +176,7 @@ def _rows_differ(
     weighted: Tensor | None,
     weights: Tensor,
     finite: Tensor,
+    tolerance: float,
 ) -> bool:
     """Return whether a use's rows are not weighted as the records are."""
     if layout is None or plain is None or weighted is None:
@@ -177,4 +184,4 @@ def _rows_differ(
     records = len(weights)
     one, two = (layout.record_first(g, records).reshape(records, -1) for g in (plain, weighted))
     expected = weights.to(one)[:, None] * one
-    return bool((_differs(two, expected, expected) & finite.to(one.device)).any())
+    return bool((_differs(two, expected, expected, tolerance) & finite.to(one.device)).any())

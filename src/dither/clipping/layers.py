@@ -83,10 +83,6 @@ def _mixes_or_stores_records(layer: nn.Module) -> tuple[str, str] | None:
 def _hides_parameters(layer: nn.Module) -> tuple[str, str] | None:
     if any(p is not None and p.is_complex() for p in layer._parameters.values()):
         return "has complex parameters", "keep real and imaginary parts as two parameters"
-    if "_orig_mod" in layer._modules:
-        return "is compiled by torch.compile", "pass model._orig_mod, which was compiled"
-    if layer._compiled_call_impl is not None:
-        return "is compiled by its compile() method", "build the model without that call"
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
         return "has no parameters yet", "call the model once before training"
     if isinstance(layer, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(

@@ -5,8 +5,9 @@ gradients enabled: of the model itself, of a submodule, or of submodules that a 
 calls. Between calls nothing is active.
 """
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from dither.clipping.batch import tensors, tensors_anywhere, trainable
 from dither.clipping.independence import IndependenceCheck, IndependenceResult
+from dither.clipping.memory import FIRST_ROWS, SavedBytes, rows_that_fit
 from dither.clipping.recorder import Recorder
 from dither.clipping.rules.registry import has_rule_as_layer
 
@@ -93,6 +95,7 @@ class CheckCache:
         failed: (parameter, keys) → why the rules cannot compute it.
         losses: how often losses were checked to depend on their own records alone.
         warned: the warnings that were given.
+        rows_at_once: how many rows fit into memory; None if that was not measured.
     """
 
     calls: dict[object, CallStatus] = field(default_factory=dict)
@@ -101,6 +104,19 @@ class CheckCache:
     failed: dict[tuple[str, frozenset[object]], str] = field(default_factory=dict)
     losses: int = 0
     warned: set[str] = field(default_factory=set)
+    rows_at_once: int | None = None
+
+    def next_part(self, size: int | str) -> tuple[int, SavedBytes | None]:
+        """Return how many rows to compute next, and what measures their memory, if it is to be.
+
+        Args:
+            size: the number, or "auto".
+        """
+        if not isinstance(size, str):
+            return size, None
+        if self.rows_at_once is None:
+            return FIRST_ROWS, SavedBytes()
+        return self.rows_at_once, None
 
 
 class RecordedBatch:
@@ -111,6 +127,7 @@ class RecordedBatch:
         records: how many records the batch has.
         cache: what is known about the model.
         randomness: a context for each call, with random numbers for the model.
+        saved: counts the memory, if it is to be measured.
     """
 
     def __init__(
@@ -119,13 +136,14 @@ class RecordedBatch:
         records: int,
         cache: CheckCache,
         randomness: Callable[[], AbstractContextManager[None]] = nullcontext,
+        saved: SavedBytes | None = None,
     ) -> None:
         self.records = records
         self.outputs: list[Output] = []
         self.calls = 0
         self.cache = cache
         self._model, self._randomness = model, randomness
-        self._drawing: AbstractContextManager[None] = nullcontext()
+        self._saved, self._during = saved, ExitStack()
         self._check: IndependenceCheck | None = None
         self._state: list[_TensorState] = []
         self._call_key: object = None
@@ -137,8 +155,8 @@ class RecordedBatch:
 
     def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Check the call if its kind was not seen before; record what happens in it."""
-        self._drawing = self._randomness()
-        self._drawing.__enter__()
+        self._during.enter_context(self._randomness())
+        self._during.enter_context(_uncompiled())
         self._state = _tensor_states(self._model)
         # Before hooks of the user change the arguments.
         self._call_key = _key_of_call(module, args, kwargs)
@@ -156,6 +174,8 @@ class RecordedBatch:
         lengths = [tensor.shape[:1] for tensor in tensors((args, kwargs))]
         ragged |= {place for place, size in enumerate(lengths) if size != (self.records,)}
         self.recorder.begin_call((args, kwargs), ragged)
+        if self._saved is not None:
+            self._during.enter_context(self._saved)
 
     def end_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Stop recording, and note what is known of the outputs."""
@@ -181,7 +201,19 @@ class RecordedBatch:
     def leave_call(self) -> None:
         """Forget the random numbers and the state of a call."""
         self._check, self._state = None, []
-        self._drawing.__exit__(None, None, None)
+        self._during.close()
+
+    def note_memory(self) -> None:
+        """Note how many rows fit into memory, if that was measured.
+
+        Besides what the graph keeps, the gradients at the outputs of all uses are there at once.
+        """
+        if self._saved is None or not self._saved.total:
+            return
+        gradients = sum(shape.numel() for use in self.recorder.uses for shape in use.shapes)
+        needed = self._saved.total + torch.finfo(torch.float32).bits // 8 * gradients
+        device = next(iter(self.recorder.parameters.values())).device
+        self.cache.rows_at_once = rows_that_fit(needed / self.records, device)
 
     def _check_result(
         self, module: nn.Module, args: Any, kwargs: Any, made: list[Tensor]
@@ -287,6 +319,14 @@ class _Hook:
 
     def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
         return _Hook, ()
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Return a context in which what torch.compile made runs as it was written."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it is slow
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _tensor_states(model: nn.Module) -> list[_TensorState]:

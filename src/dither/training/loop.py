@@ -7,13 +7,14 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither import validate
 from dither.clipping.batch import Loss
+from dither.clipping.memory import MOST_ROWS
 from dither.ledger import save_checkpoint
 from dither.planning import Plan, ReactivePlan
 from dither.planning.serialization import to_json_value
@@ -97,7 +98,7 @@ def train(
     run: Run | None = None,
     averaging: str | None = None,
     progress: bool = True,
-    microbatch_size: int = 1024,
+    microbatch_size: int | Literal["auto"] = MOST_ROWS,
     seed: int | None = None,
     workers: int = 0,
     augment: Augment | None = None,
@@ -134,7 +135,8 @@ def train(
         averaging: "ema" or "tail" for an average of the iterates, "none" for the last. None is the
             recipe's, or with a plan the last.
         progress: whether to show progress: a bar on a terminal, else a line now and then.
-        microbatch_size: the most records to compute at once, which bounds the memory.
+        microbatch_size: the most records to compute at once, which bounds the memory; "auto" is as
+            many as fit into half of the memory that is available.
         seed: as `make_private` takes it.
         workers: as `make_private` takes it.
         augment: as `make_private` takes it.
@@ -214,7 +216,7 @@ def train(
         cleanup,
         Progress("training", private.plan.steps, shown=progress and group.is_rank_zero) as bar,
     ):
-        size = microbatch_size
+        size = MOST_ROWS if isinstance(microbatch_size, str) else microbatch_size
         has_searched = choose_learning_rate(private, take_step, criterion, microbatch_size=size)
         if has_searched and directory is not None:
             directory.save(private, average)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 from weakref import ref
 
 import torch
@@ -22,6 +22,7 @@ from dither.clipping.batch import (
 from dither.clipping.clip import Clip, ClippedSum
 from dither.clipping.engine import clip_recording, split_rows
 from dither.clipping.layers import check_layers
+from dither.clipping.memory import SavedBytes, check_size
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.ledger import Account
 from dither.planning import Plan, ReactivePlan
@@ -143,14 +144,15 @@ class Private:
             )
         return Batches(self, left if steps is None else min(left, validate.count(steps=steps)))
 
-    def microbatches(self, batch: Any, size: int) -> Iterator[Any]:
+    def microbatches(self, batch: Any, size: int | Literal["auto"]) -> Iterator[Any]:
         """Yield a batch in parts, for `backward` after each; then the optimizer steps once.
 
         Args:
             batch: what `batches` gave, complete.
-            size: the most records per part, or all of one user who has more.
+            size: the most records per part, or all of one user who has more; "auto" is what fits.
         """
-        size, step = validate.count(size=size), self._step
+        check_size(size=size)
+        step, stop = self._step, 0
         k = 1 if step is None else step.multiplicity
         lengths = {len(tensor) for tensor in tensors(batch) if tensor.dim()}
         if step is None or step.received or int(step.rows.sum()) * k not in lengths:
@@ -158,10 +160,12 @@ class Private:
                 "private.microbatches must get the batch that private.batches() gave last, with "
                 "all its rows, before any private.backward(losses) for it"
             )
-        stop, total = 0, int(step.rows.sum())
-        for rows in split_rows(step.rows, size):
-            start, stop = stop, stop + int(rows.sum())
-            self._record(step, rows)
+        total, left = int(step.rows.sum()), step.rows
+        while len(left):
+            most, saved = self._checks.next_part(size)
+            rows = next(split_rows(left, most))
+            start, stop, left = stop, stop + int(rows.sum()), left[len(rows) :]
+            self._record(step, rows, saved)
             yield slice_rows(batch, slice(start * k, stop * k), total * k)
 
     def backward(self, losses: Tensor, record_weights: Tensor | None = None) -> None:
@@ -280,12 +284,10 @@ class Private:
         self._record(step, rows)
         return batch
 
-    def _record(self, step: _Step, rows: Tensor) -> None:
+    def _record(self, step: _Step, rows: Tensor, saved: SavedBytes | None = None) -> None:
         """Record what the model does to the rows of the next records or users."""
-        step.expected = rows
-        self._recording = RecordedBatch(
-            self.model, int(rows.sum()) * step.multiplicity, self._checks, self._randomness
-        )
+        step.expected, records = rows, int(rows.sum()) * step.multiplicity
+        self._recording = RecordedBatch(self.model, records, self._checks, self._randomness, saved)
         self._model_hooks.begin(self._recording)
 
     def _stop_recording(self) -> None:
