@@ -220,7 +220,7 @@ def test_large_inputs_and_small_gradients_do_not_exceed_the_clip_norm(mode: str,
 
 def largest_share(contributions: dict[str, Contribution], C: float = 1.0) -> float:
     """The contribution of a single record, relative to the clip norm."""
-    sums, _ = sum_clipped(contributions, Clip(C, "automatic"))
+    sums, _ = sum_clipped({**contributions}, Clip(C, "automatic"))
     return float(torch.stack([each.double().norm() for each in sums.values()]).norm()) / C
 
 
@@ -258,11 +258,11 @@ def test_the_bound_is_used_and_not_the_estimate() -> None:
 
 def test_without_gamma_a_gradient_of_zeros_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     zeros = {"weight": PerRecord(torch.zeros(2, 3))}
-    sums, norms = sum_clipped(zeros, Clip(1.0, "automatic"))
+    sums, norms = sum_clipped({**zeros}, Clip(1.0, "automatic"))
     assert not sums["weight"].any()
     assert not norms.any()
     monkeypatch.setattr("dither.clipping.clip.STABILIZER", 0.0)
-    sums, _ = sum_clipped(zeros, Clip(1.0, "automatic"))
+    sums, _ = sum_clipped({**zeros}, Clip(1.0, "automatic"))
     assert sums["weight"].isnan().all()
 
 

@@ -107,7 +107,7 @@ def bounded_weights(record_weights: Tensor) -> Tensor:
 
 
 def sum_clipped(
-    contributions: Mapping[str, Clippable], clip: Clip, weights: Tensor | None = None
+    contributions: dict[str, Clippable], clip: Clip, weights: Tensor | None = None
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the sum of the clipped gradients by name, and every record's norm before clipping.
 
@@ -117,7 +117,8 @@ def sum_clipped(
     norm. Squares that vanish in float32 are in no such bound: they are far below every norm that
     matters, the clip norm for flat clipping and γ for automatic clipping.
 
-    Sums over no records are left out.
+    Sums over no records are left out. The contributions are taken out of the dict, so that what is
+    no longer needed is freed.
 
     Where that bound is more than the tolerance of the type, as it is if large terms cancel, or if
     the norm overflows, the record is computed again in float64, norm and sum. A record whose
@@ -160,10 +161,12 @@ def _totals(contributions: Mapping[str, Clippable]) -> tuple[Tensor, Tensor]:
     return squared, bound + torch.stack(hidden).sum(0) if hidden else bound
 
 
-def _sums(
-    contributions: Mapping[str, Clippable], factors: Tensor, scale: float
-) -> dict[str, Tensor]:
-    sums = {n: part.weighted_sum(factors.to(part.dtype)) for n, part in contributions.items()}
+def _sums(contributions: dict[str, Clippable], factors: Tensor, scale: float) -> dict[str, Tensor]:
+    sums = {}
+    for name in [*contributions]:
+        part = contributions.pop(name)
+        sums[name] = part.weighted_sum(factors.to(part.dtype))
+        del part
     return sums if scale == 1.0 else {name: total.mul_(scale) for name, total in sums.items()}
 
 

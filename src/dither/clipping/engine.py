@@ -80,6 +80,7 @@ def clip_recording(
     with full_precision(losses.device.type):
         recording.note_memory()
         parts, slow = _compute_contributions(recording, losses)
+        recorder.uses.clear()  # their inputs are kept as long as they are needed
         if slow:
             _warn_fallbacks(recording.cache, slow)
         return _clip_and_sum(recorder, losses, parts, [*slow], clip, rows, weights)
@@ -244,6 +245,8 @@ def _clip_and_sum(
     for counts in (part for some in split_rows(rows, _MOST_ROWS) for part in some.split(most)):
         stop, end = start + len(counts), first + int(counts.sum())
         chosen = {name: _chosen(part, slice(first, end), counts) for name, part in parts.items()}
+        if stop == len(rows):
+            parts.clear()  # so that each may go when it was added up
         if slow:
             chosen |= _by_autograd(recorder, together[start:stop], slow)
         sums, norms = dict[str, Tensor](), losses.new_zeros(len(counts))

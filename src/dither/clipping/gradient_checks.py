@@ -7,6 +7,8 @@ gradients, with a different weight for every record, is the gradient that plain 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from torch.autograd.graph import get_gradient_edge
 from dither.clipping.apply_rules import gradients_at
 from dither.clipping.batch import accumulation_dtype
 from dither.clipping.contributions import Contribution
-from dither.clipping.recorder import Recorder
+from dither.clipping.recorder import Recorder, Use
 from dither.clipping.recording import Output
 from dither.clipping.rows import Layout, random_half, record_axes
 from dither.clipping.rules.fallback import is_recurrent
@@ -139,21 +141,23 @@ def find_mismatches(
     squared = {name: part.norms()[0] for name, part in contributions.items()}
     norms = sum(squared.values(), start=torch.zeros(())).sqrt().expand(len(losses))
     weights = record_weights(norms)
-    uses = [k for k in gradients if {*recorder.uses[k].names} & {*names}]
-    edges = [e for k in uses for e in recorder.uses[k].edges[:1] if e is not None]
     leaves = [get_gradient_edge(recorder.parameters[name]) for name in names]
-    found = gradients_at(losses, [*leaves, *edges], weights=weights)
-    ahead = iter(found[len(leaves) :])
     tolerance = _tolerance(*(g for each in gradients.values() for g in each))
     wrong: set[str] = set()
-    for k in uses:
-        use, plain = recorder.uses[k], gradients[k][0]
-        weighted = None if use.edges[0] is None else next(ahead)
-        if is_recurrent(use):  # their arguments say where the records are
-            continue
-        compared = use.layout, plain, weighted, weights, torch.isfinite(norms)
+
+    def compare(use: Use, plain: Tensor, place: int, arriving: Sequence[Tensor | None]) -> None:
+        compared = use.layout, plain, arriving[place], weights, torch.isfinite(norms)
         if _rows_differ(*compared, tolerance):
-            wrong |= {*use.names} & {*names}
+            wrong.update({*use.names} & {*names})
+
+    with ExitStack() as hooks:  # which see gradients that are not kept
+        for k, (plain, *_) in gradients.items():
+            use, edge = recorder.uses[k], recorder.uses[k].edges[0]
+            is_known = not {*use.names} & {*names} or is_recurrent(use)
+            if plain is not None and edge is not None and not is_known:
+                hook = partial(compare, use, plain, edge.output_nr)
+                hooks.callback(edge.node.register_prehook(hook).remove)
+        found = gradients_at(losses, leaves, weights=weights)
     if not bool(torch.isfinite(norms).all()):
         return wrong, False
     full = float((weights * norms).norm())
