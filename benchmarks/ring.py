@@ -88,7 +88,7 @@ def noise_times(parameters: int) -> dict[str, float]:
             if noise != "independent":
                 ring.begin_step(turn, layout)
             stream = source.stream("noise", turn)
-            add_noise(values, 1.0, stream, None if noise == "independent" else ring)
+            add_noise([values], 1.0, 1, stream, None if noise == "independent" else ring)
             if turn >= BANDS:
                 times[noise].append(1000.0 * (time.perf_counter() - start))
     return {noise: median(values) for noise, values in times.items()}

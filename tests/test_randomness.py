@@ -173,3 +173,13 @@ def test_powers_of_two_reject_nothing() -> None:
         found = Source(3).stream("test", 0).below(limit, 100)
         assert found.tolist() == [int(word) % limit for word in words]
     assert Source(3).stream("test", 0).below(5, 0).size == 0
+
+
+def test_a_stream_splits_into_others_keyed_by_hashes() -> None:
+    stream = Stream(KEY)
+    parts = [*stream.split(2), *stream.split(3), *stream.split(1)[0].split(2)]
+    numbers = [n.to_bytes(8, "big") for n in range(6)]
+    keys = [hashlib.sha256(KEY + n).digest() for n in numbers]
+    keys[5:] = [hashlib.sha256(keys[5] + n).digest() for n in numbers[:2]]
+    assert [each.bytes(40).tobytes() for each in parts] == [counter_mode(k, 40) for k in keys]
+    assert stream.bytes(40).tobytes() == counter_mode(KEY, 40)

@@ -1,7 +1,7 @@
 """Released gradients: the noise against the normal law, the grid against exact arithmetic."""
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from tests.normals import standard_normals
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from dither.clipping import ClippedSum, clipped_sum
-from dither.randomness import Source, Stream
-from dither.release import ReleasedGradient, margin, normal_blocks, release
+from dither.randomness import Source
+from dither.release import ReleasedGradient, margin, release
 from dither.types import CLIPPINGS, FloatArray
 
 LEVEL = 1e-6
@@ -85,9 +86,32 @@ def test_noise_three_percent_off_is_noticed(noise: FloatArray, factor: float) ->
 def test_the_scale_is_exact() -> None:
     """Standard normals from the same stream, times the planned scale, rounded to a grid step."""
     for count in (1, 2, 7, 1001, 200_003):
-        plain = [block.clone() for block in normal_blocks(count, 1.0, Source(1).stream("noise", 0))]
-        difference = noise_of(count) - torch.cat(plain).numpy()
-        assert np.abs(difference).max() <= 2.0**-21 * (1.0 + 1e-6)
+        plain = standard_normals(count, Source(1).stream("noise", 0))
+        assert np.abs(noise_of(count) - plain).max() <= 2.0**-21 * (1.0 + 1e-6)
+
+
+def test_coordinates_are_numbered_through_tensors_of_all_sizes_types_and_strides() -> None:
+    sizes = (3, 0, 70_000, 1, 2**15, 2**16, 5)
+    types = (torch.float32, torch.float64, torch.bfloat16)
+    torch.manual_seed(4)
+    sums = {str(i): torch.randn(size, 2, dtype=types[i % 3]).t() for i, size in enumerate(sizes)}
+    found = noisy(sums).gradients
+    total = torch.cat([each.double().flatten() for each in sums.values()]).numpy()
+    steps = total + PLANNED * standard_normals(total.size, Source(1).stream("noise", 0))
+    expected = torch.from_numpy(np.rint(steps / grid_of(PLANNED)) * grid_of(PLANNED) / SIZE)
+    parts = expected.split([each.numel() for each in sums.values()])
+    for each, part in zip(found.values(), parts, strict=True):
+        torch.testing.assert_close(each.flatten(), part.to(each.dtype), rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_do_not_change_the_noise(noise: FloatArray, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        np.testing.assert_array_equal(noise_of(MANY), noise)
+    finally:
+        torch.set_num_threads(before)
 
 
 def tail_p_value(values: FloatArray, beyond: float) -> float:
@@ -109,28 +133,6 @@ def test_the_tails_are_those_of_the_normal_law() -> None:
     )
 
 
-class Repeating:
-    """A stream that fills every word with the same bits."""
-
-    def __init__(self, word: int) -> None:
-        self.word = word
-
-    def fill(self, buffer: Any) -> None:
-        buffer.view(np.int64)[:] = self.word
-
-
-@pytest.mark.parametrize("word", [0, 1, -1, 2**63 - 1, -(2**63), 2**62, -(2**62), 12345])
-def test_the_rarest_words_give_finite_noise(word: int) -> None:
-    stream = cast(Stream, Repeating(word))
-    values = torch.cat([block.clone() for block in normal_blocks(5, 1.0, stream)])
-    uniform = (abs(word) + 0.5) / 2.0**63
-    radius = math.sqrt(max(0.0, -2.0 * math.log(min(uniform, 1.0))))
-    angle = math.pi * word / 2.0**63
-    expected = [radius * math.cos(angle)] * 3 + [radius * math.sin(angle)] * 2
-    np.testing.assert_allclose(values.numpy(), expected, rtol=1e-12, atol=1e-12)
-    assert float(values.abs().max()) < 9.42
-
-
 def score(first: FloatArray, second: FloatArray) -> float:
     """Their correlation, in standard deviations of that of independent ones."""
     return float(np.corrcoef(first, second)[0, 1]) * math.sqrt(first.size)
@@ -147,19 +149,6 @@ def test_coordinates_are_independent(noise: FloatArray, lag: int) -> None:
     assert dependence(noise[lag:], noise[:-lag]) < BEYOND
     leaking = noise[lag:] + 0.02 * noise[:-lag]
     assert dependence(leaking, noise[:-lag]) > BEYOND
-
-
-@pytest.mark.parametrize("count", [2**14, 2**16, 2**17])
-def test_the_two_halves_that_share_their_radius_are_independent(count: int) -> None:
-    values = noise_of(count, step=5)
-    first, second = values[: count // 2], values[count // 2 :]
-    assert dependence(first, second) < BEYOND
-    assert min(law_p_values(first)) > LEVEL
-    assert min(law_p_values(second)) > LEVEL
-    # Cosine and sine of one angle are uncorrelated, too: only their squares tell.
-    angle = 2.0 * math.pi * np.random.default_rng(1).random(count // 2)
-    on_a_circle = math.sqrt(2.0) * np.cos(angle), math.sqrt(2.0) * np.sin(angle)
-    assert abs(score(*on_a_circle)) < BEYOND < dependence(*on_a_circle)
 
 
 def test_steps_are_independent(noise: FloatArray) -> None:

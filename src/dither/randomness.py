@@ -9,10 +9,11 @@ subtract the noise.
 
 import hashlib
 import secrets
+from functools import cached_property
 from typing import final
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
 from dither import validate
@@ -34,7 +35,17 @@ class Stream:
     """
 
     def __init__(self, key: bytes) -> None:
-        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor()
+        self._key, self._splits = key, 0
+
+    @cached_property
+    def _cipher(self) -> CipherContext:
+        return Cipher(algorithms.AES(self._key), modes.CTR(bytes(_BLOCK))).encryptor()
+
+    def split(self, count: int) -> list["Stream"]:
+        """Return that many new streams, keyed by hashes of this one's key and their number."""
+        numbers = range(self._splits, self._splits + count)
+        self._splits += count
+        return [Stream(hashlib.sha256(self._key + n.to_bytes(8, "big")).digest()) for n in numbers]
 
     def fill(self, buffer: NDArray[np.uint8]) -> None:
         """Overwrite a contiguous vector of bytes with random ones."""

@@ -3,9 +3,9 @@
 One step releases round(Σ clip(g_i) + C·z_t·N(0, I)) on a grid. Three things keep the real numbers'
 proof true for floating-point ones:
 
-- *The noise is as fine as a double.* Pairs of 64-bit words from a cryptographic stream become pairs
-  of normals (Box and Muller): a radius from a 63-bit uniform that reaches 9.3 standard deviations,
-  and an angle from a 64-bit one.
+- *The noise is as fine as a double.* Words of 64 bits from a cryptographic stream become normals
+  that differ by at most 2^(−50) from the next one, and in the tails by at most 2^(−40) up to 5.6
+  standard deviations: see `dither.normals`.
 - *What is released lies on a grid.* Noise and sum are added in float64 and rounded to a multiple of
   a power of two near C·z_t·2^(−20): 2^20 grid points per standard deviation, and at least 2^20
   values of the noise per grid point. Which floating-point numbers can be released no longer depends
@@ -25,22 +25,24 @@ rounded. Rounding remains post-processing: what is rounded in one step is not us
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dither import validate
 from dither.clipping import ClippedSum
+from dither.normals import for_each_block
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Stream
 from dither.types import FloatArray
 
 _GRID = 2.0**-20
-_HALF_BLOCK = 2**16
+_SERIAL = 2**15  # elements up to which torch works on one thread
 
 
 @final
@@ -110,6 +112,7 @@ class Ring:
         norms: ν_t of every step, of the columns of B before they are divided by it.
 
     Example:
+        >>> import numpy as np
         >>> ring = Ring((1.0, 0.5), np.array([1.25, 1.0]))
         >>> for step in range(2):
         ...     norm = ring.begin_step(step, [("weight", 2)])
@@ -181,7 +184,7 @@ def release(
         >>> noisy = release(total, clip_norm=1.0, noise_multiplier=2.0, batch_size=256,
         ...                 stream=Source(seed=1).stream("noise", 0))
         >>> noisy.gradients["weight"], round(noisy.noise, 5)
-        (tensor([ 1.0058, -0.9985]), 0.00782)
+        (tensor([ 1.0078, -0.9912]), 0.00782)
     """
     z = validate.nonnegative(noise_multiplier=noise_multiplier)
     z = z if z == 0.0 else validate.positive(noise_multiplier=noise_multiplier)
@@ -189,22 +192,13 @@ def release(
     if z > 0.0:
         C = validate.positive(clip_norm=clip_norm)
     scale = z * C * (1.0 + margin(m)) if z > 0.0 else 0.0
-    noisy: dict[str, Tensor] = {}
-    groups = _names_by_type(clipped)
     if ring is not None:
-        layout = [(n, clipped.gradients[n].numel()) for names in groups for n in names]
+        layout = [(name, each.numel()) for name, each in clipped.gradients.items()]
         scale *= ring.begin_step(step, layout)
-    for names in groups:
-        parts = [clipped.gradients[name] for name in names]
-        flat = torch.cat([part.reshape(-1) for part in parts])
-        if scale > 0.0:
-            add_noise(flat, scale, stream, ring)
-        chunks = flat.div_(m).split([part.numel() for part in parts])
-        for name, chunk, part in zip(names, chunks, parts, strict=True):
-            noisy[name] = chunk.view_as(part)
-    dimension = sum(part.numel() for part in noisy.values())
-    ordered = {name: noisy[name] for name in clipped.gradients}
-    return ReleasedGradient(ordered, scale / m, dimension)
+    sums = [*clipped.gradients.values()]
+    noisy = add_noise(sums, scale, m, stream, ring) if scale > 0.0 else [each / m for each in sums]
+    dimension = sum(each.numel() for each in sums)
+    return ReleasedGradient(dict(zip(clipped.gradients, noisy, strict=True)), scale / m, dimension)
 
 
 def margin(batch_size: int) -> float:
@@ -212,50 +206,36 @@ def margin(batch_size: int) -> float:
     return 1e-3 + batch_size * 2.0**-24
 
 
-def add_noise(values: Tensor, scale: float, stream: Stream, ring: Ring | None = None) -> None:
-    """Replace a vector by itself plus noise, in float64, rounded to the grid."""
-    grid = 2.0 ** math.floor(math.log2(scale * _GRID))
-    start = 0
-    for normals in _noise_blocks(values.numel(), scale / grid, stream, ring):
-        part = values[start : start + normals.numel()]
-        start += normals.numel()
-        noisy = normals.to(part.device).add_(part, alpha=1.0 / grid).round_()
-        torch.mul(noisy, grid, out=part)
+def add_noise(
+    sums: Sequence[Tensor], scale: float, divisor: int, stream: Stream, ring: Ring | None = None
+) -> list[Tensor]:
+    """Return sums with noise, rounded to the grid in float64, and divided.
 
-
-def _noise_blocks(count: int, scale: float, stream: Stream, ring: Ring | None) -> Iterator[Tensor]:
-    if ring is None:
-        return normal_blocks(count, scale, stream)
-    return (ring.correlate(each).mul_(scale) for each in normal_blocks(count, 1.0, stream))
-
-
-def normal_blocks(count: int, scale: float, stream: Stream) -> Iterator[Tensor]:
-    """Yield float64 vectors of ``count`` normals in total; each is overwritten by a later one.
-
-    A block fits into the cache of a core, where all arithmetic on it is done.
+    It works on as many threads as torch does. The noise is the same for any number of threads.
     """
-    half = min(_HALF_BLOCK, (count + 1) // 2)
-    words = np.empty(2 * half, np.int64)
-    raw, bits = words.view(np.uint8), torch.from_numpy(words)
-    uniforms, cosines = torch.empty(2 * half, dtype=torch.float64), torch.empty(half).double()
-    radius, angle = uniforms[:half], uniforms[half:]
-    while count > 0:
-        stream.fill(raw)
-        uniforms.copy_(bits)
-        # |word| + 1/2 is uniform on (0, 2^63), and its logarithm finite.
-        radius.abs_().add_(0.5).mul_(2.0**-63).log_().mul_(-2.0 * scale * scale).sqrt_()
-        angle.mul_(math.pi * 2.0**-63)
-        torch.cos(angle, out=cosines)
-        yield cosines.mul_(radius)[:count]
-        count -= half
-        if count > 0:
-            yield angle.sin_().mul_(radius)[:count]
-            count -= half
+    grid = 2.0 ** math.floor(math.log2(scale * _GRID))
+    released = [torch.empty_like(each, memory_format=torch.contiguous_format) for each in sums]
+    ends = [*accumulate(each.numel() for each in sums)]
+    pairs = [(each.reshape(-1), new.view(-1)) for each, new in zip(sums, released, strict=True)]
+
+    def add(start: int, drawn: FloatArray) -> None:
+        normals = torch.from_numpy(drawn)
+        normals = (normals if ring is None else ring.correlate(normals)).mul_(scale / grid)
+        for index, place, noise in _parts(normals, start, ends):
+            part, new = (each[place] for each in pairs[index])
+            noisy = noise.to(part.device).add_(part, alpha=1.0 / grid).round_()
+            torch.mul(noisy, grid / divisor, out=new)
+
+    threads = torch.get_num_threads() if ring is None else 1  # its product has threads of its own
+    for_each_block(add, ends[-1] if ends else 0, stream, threads)
+    return released
 
 
-def _names_by_type(clipped: ClippedSum) -> list[list[str]]:
-    """Return the names in groups of one type on one device, which are noised together."""
-    groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
-    for name, gradient in clipped.gradients.items():
-        groups.setdefault((gradient.device, gradient.dtype), []).append(name)
-    return list(groups.values())
+def _parts(block: Tensor, start: int, ends: Sequence[int]) -> Iterator[tuple[int, slice, Tensor]]:
+    """Yield the parts of a block: the tensor where each belongs, its place there, and itself."""
+    while block.numel():
+        index = bisect_right(ends, start)
+        first = start - (ends[index - 1] if index else 0)
+        count = min(block.numel(), ends[index] - start, _SERIAL)
+        yield index, slice(first, first + count), block[:count]
+        block, start = block[count:], start + count

@@ -192,8 +192,8 @@ def test_noise_that_is_too_small_is_refuted(
     }
     plan = dither.plan(**{**SMALL, "epsilon": 3.0, **rule[kind]})
 
-    def quieter(values: Any, scale: float, *others: Any) -> None:
-        add_noise(values, 0.7 * scale, *others)
+    def quieter(sums: Any, scale: float, *others: Any) -> Any:
+        return add_noise(sums, 0.7 * scale, *others)
 
     monkeypatch.setattr("dither.release.add_noise", quieter)
     found = audit(plan, attack=attack, trials=20_000, confidence=0.999, seed=3)
@@ -264,7 +264,11 @@ def test_one_run_with_random_directions() -> None:
 
 def test_one_run_finds_noise_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = dither.plan(**SMALL)
-    monkeypatch.setattr("dither.release.add_noise", lambda *_: None)
+
+    def no_noise(sums: Any, scale: float, divisor: int, *_: Any) -> Any:
+        return [each / divisor for each in sums]
+
+    monkeypatch.setattr("dither.release.add_noise", no_noise)
     assert audit(plan, attack="one-run", trials=400, seed=2).lower > 2.0
 
 

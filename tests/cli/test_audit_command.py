@@ -73,7 +73,7 @@ def test_a_claim_that_is_refuted_is_exit_code_3(
     plan: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "dither.release.add_noise", lambda values, scale, *others: add_noise(values, 0.3, *others)
+        "dither.release.add_noise", lambda sums, scale, *others: add_noise(sums, 0.3, *others)
     )
     assert main(["audit", "--plan", plan, *FAST]) == 3
     text = capsys.readouterr().out

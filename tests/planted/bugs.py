@@ -58,8 +58,8 @@ def noise_of_the_mean(patch: Patch) -> None:
 
 
 def half_of_the_noise(patch: Patch) -> None:
-    def wrong(values: Tensor, scale: float, *others: Any) -> None:
-        add_noise(values, 0.5 * scale, *others)
+    def wrong(sums: list[Tensor], scale: float, *others: Any) -> list[Tensor]:
+        return add_noise(sums, 0.5 * scale, *others)
 
     patch.setattr("dither.release.add_noise", wrong)
 
@@ -261,10 +261,9 @@ def a_filter_that_is_not_charged(patch: Patch) -> None:
 
 
 def the_same_noise_in_every_coordinate(patch: Patch) -> None:
-    def wrong(values: Tensor, scale: float, *others: Any) -> None:
-        one = torch.zeros(1, dtype=torch.float64)
-        add_noise(one, scale, *others)
-        values += one.to(values.dtype)
+    def wrong(sums: list[Tensor], scale: float, divisor: int, *others: Any) -> list[Tensor]:
+        (one,) = add_noise([torch.zeros(1, dtype=torch.float64)], scale, divisor, *others)
+        return [each / divisor + one.to(each.dtype) for each in sums]
 
     patch.setattr("dither.release.add_noise", wrong)
 

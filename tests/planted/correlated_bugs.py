@@ -25,8 +25,10 @@ def correlated() -> Plan:
 
 
 def half_of_the_noise(patch: Patch) -> None:
-    def wrong(values: Tensor, scale: float, stream: Stream, ring: Ring | None) -> None:
-        add_noise(values, scale if ring is None else 0.5 * scale, stream, ring)
+    def wrong(
+        sums: list[Tensor], scale: float, divisor: int, stream: Stream, ring: Ring | None
+    ) -> list[Tensor]:
+        return add_noise(sums, scale if ring is None else 0.5 * scale, divisor, stream, ring)
 
     patch.setattr("dither.release.add_noise", wrong)
 

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.normals import standard_normals
 from tests.training.loops import data, flat, losses, noisy_plan, private
 from torch import Tensor
 
 import dither
 from dither import Plan
 from dither.ledger import Ledger
+from dither.normals import for_each_block
 from dither.randomness import Source
-from dither.release import margin, normal_blocks, release
+from dither.release import margin, release
 from dither.sampling import Cyclic
 from dither.training import LinearLoss, Private, StepError, linear, train_linear
 from dither.training.statement import statement
@@ -52,7 +54,7 @@ def fresh(steps: Iterable[int], dimension: int) -> FloatArray:
     found = []
     for step in steps:
         stream = Source(SEED).stream("noise", step + 1)
-        found.append(torch.cat([*map(torch.clone, normal_blocks(dimension, 1.0, stream))]).numpy())
+        found.append(standard_normals(dimension, stream))
     return np.array(found)
 
 
@@ -110,11 +112,11 @@ def test_a_failed_release_lets_the_ring_begin_again(monkeypatch: pytest.MonkeyPa
     run = private(plan())
     released(run, 2)
 
-    def cut_off(count: int, scale: float, stream: Any) -> Any:
-        yield next(normal_blocks(count // 2, scale, stream))
+    def cut_off(work: Any, count: int, stream: Any, threads: int) -> Any:
+        for_each_block(work, count // 2, stream, threads)
         raise OSError("no more random numbers")
 
-    monkeypatch.setattr("dither.release.normal_blocks", cut_off)
+    monkeypatch.setattr("dither.release.for_each_block", cut_off)
     with pytest.raises(OSError, match="no more random"):
         released(run, 1)
     monkeypatch.undo()

@@ -120,7 +120,6 @@ def test_the_release_of_rank_0_is_everybodys(monkeypatch: pytest.MonkeyPatch) ->
     assert run.spent().epsilon > 0.0
     assert all(bool((p.grad == 7.0).all()) for p in run.model.parameters())
     assert {*group.sent} == {name for name, _ in run.model.named_parameters()}
-    assert all(each.dtype == torch.float64 for each in group.sent.values())
 
 
 @pytest.mark.parametrize(("step", "noise"), [(1, 2.0), (4, 2.0), (0, 2.5)])

@@ -76,7 +76,7 @@ class Ranks:
         if self.size == 1:
             return dict(sums)
         own = [*sums.values()]
-        flat = torch.cat([each.reshape(-1) for each in own])
+        flat = torch.cat([each.reshape(-1).double() for each in own])
         with _reaching_ranks():
             dist.reduce(flat, dst=0)
         if not self.is_rank_zero:

@@ -200,7 +200,7 @@ class Private:
         clip = Clip(self.plan.clip_norm, self.plan.clipping)
         clipped = clip_recording(recording, losses, clip, rows, record_weights)
         for name, part in clipped.gradients.items() if not step.is_empty else ():
-            step.sums[name] = step.sums[name].add_(part) if name in step.sums else part.double()
+            step.sums[name] = step.sums[name].double().add_(part) if name in step.sums else part
         step.received += len(rows)
         self._last_losses = ref(losses)
 
@@ -303,10 +303,10 @@ class Private:
         step, z = self._ready_step()
         parameters = trainable(self.model)
         sums = {
-            name: step.sums[name] if name in step.sums else torch.zeros_like(p).double()
+            name: step.sums[name] if name in step.sums else torch.zeros_like(p)
             for name, p in parameters.items()
         }
-        gradients = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        gradients = {name: torch.empty_like(p) for name, p in parameters.items()}
         facts = self._release_sums(z, sums, gradients)
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients.get(name)
