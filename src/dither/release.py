@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -112,7 +113,6 @@ class Ring:
         norms: ν_t of every step, of the columns of B before they are divided by it.
 
     Example:
-        >>> import numpy as np
         >>> ring = Ring((1.0, 0.5), np.array([1.25, 1.0]))
         >>> for step in range(2):
         ...     norm = ring.begin_step(step, [("weight", 2)])
@@ -218,13 +218,17 @@ def add_noise(
     ends = [*accumulate(each.numel() for each in sums)]
     pairs = [(each.reshape(-1), new.view(-1)) for each, new in zip(sums, released, strict=True)]
 
-    def add(start: int, drawn: FloatArray) -> None:
-        normals = torch.from_numpy(drawn)
-        normals = (normals if ring is None else ring.correlate(normals)).mul_(scale / grid)
-        for index, place, noise in _parts(normals, start, ends):
-            part, new = (each[place] for each in pairs[index])
-            noisy = noise.to(part.device).add_(part, alpha=1.0 / grid).round_()
-            torch.mul(noisy, grid / divisor, out=new)
+    def add(start: int, normals: FloatArray) -> None:
+        if ring is not None:
+            normals = ring.correlate(torch.from_numpy(normals)).numpy()
+        normals *= scale / grid
+        parts = list(_parts(torch.from_numpy(normals), start, ends))
+        for index, place, noise in parts:
+            noise.add_(pairs[index][0][place].to("cpu"), alpha=1.0 / grid)
+        np.rint(normals, out=normals)
+        normals *= grid / divisor
+        for index, place, noise in parts:
+            pairs[index][1][place].copy_(noise)
 
     threads = torch.get_num_threads() if ring is None else 1  # its product has threads of its own
     for_each_block(add, ends[-1] if ends else 0, stream, threads)

@@ -125,7 +125,6 @@ def sum_clipped(
     gradient is not finite even then counts as zero.
     """
     squared, bound = _totals(contributions)
-    weights = torch.ones_like(squared) if weights is None else weights
     tolerance = min(TOLERANCE[part.dtype] for part in contributions.values())
     ordinary = bound - (1.0 + tolerance) * squared <= 0.0  # NaN and ∞ − ∞ are not
     factors = clip.factors(bound.sqrt())
@@ -133,9 +132,11 @@ def sum_clipped(
     if clip.norm < SMALLEST_CLIP_NORM:
         ordinary = torch.zeros_like(ordinary)
     if ordinary.all():
-        return _sums(contributions, factors * weights, clip.scale), squared.sqrt_()
+        factors = factors if weights is None else factors * weights
+        return _sums(contributions, factors, clip.scale), squared.sqrt_()
 
     norms = squared.sqrt()
+    weights = torch.ones_like(squared) if weights is None else weights
     doubtful, ordinary = (~ordinary).nonzero().squeeze(1), ordinary.nonzero().squeeze(1)
     again = {name: part.select(doubtful).double() for name, part in contributions.items()}
     exact, exact_bound = _totals(again)

@@ -67,8 +67,9 @@ def clip_recording(
     """
     recorder = recording.recorder
     rows = torch.ones(len(losses), dtype=torch.int64) if rows is None else rows
-    given = torch.ones_like(losses) if record_weights is None else record_weights
-    weights = mean_over_rows(bounded_weights(given.to(losses.device)), rows)
+    weights = None
+    if record_weights is not None:
+        weights = mean_over_rows(bounded_weights(record_weights.to(losses.device)), rows)
     if not losses.requires_grad:
         raise InvalidValueError(
             "losses must depend on the trainable parameters of the model, got losses without a "
@@ -120,7 +121,8 @@ def _compute_contributions(
             sorted(wrong), "its gradient by rules is not what plain autograd gives"
         )
         unchecked = unchecked if is_shown else []
-    _remember(recorder, cache, gradients, unchecked, slow)
+    if unchecked:
+        _remember(recorder, cache, gradients, unchecked, slow)
     return {name: part for name, part in parts.items() if name not in slow}, slow
 
 
@@ -234,7 +236,7 @@ def _clip_and_sum(
     slow: list[str],
     clip: Clip,
     rows: Tensor,
-    weights: Tensor,
+    weights: Tensor | None,
 ) -> ClippedSum:
     """Clip and add up, in chunks of records where there are many rows, or gradients one by one."""
     size = sum(recorder.parameters[name].numel() for name in slow)
@@ -251,7 +253,8 @@ def _clip_and_sum(
             chosen |= _by_autograd(recorder, together[start:stop], slow)
         sums, norms = dict[str, Tensor](), losses.new_zeros(len(counts))
         if chosen:
-            sums, norms = sum_clipped(chosen, clip, weights[start:stop])
+            own = None if weights is None else weights[start:stop]
+            sums, norms = sum_clipped(chosen, clip, own)
         found.append(ClippedSum(_complete(sums, recorder.parameters), norms))
         first, start = end, stop
     total = join(found)
@@ -269,6 +272,9 @@ def split_rows(rows: Tensor, size: int) -> Iterator[Tensor]:
     >>> [part.tolist() for part in split_rows(torch.tensor([1, 2, 2, 5]), 4)]
     [[1, 2], [2], [5]]
     """
+    if int(rows.sum()) <= size:
+        yield rows
+        return
     start, total = 0, 0
     for place, count in enumerate(rows.tolist()):
         if total and total + count > size:

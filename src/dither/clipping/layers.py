@@ -54,6 +54,21 @@ def check_layers(model: nn.Module) -> None:
         )
 
 
+class CheckedLayers:
+    """The layers of a model, checked again when one of them is new or has changed its mode."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._known: list[tuple[nn.Module, bool]] = []
+
+    def check(self) -> None:
+        """Raise on the first layer that cannot be trained privately."""
+        layers = [(layer, layer.training) for layer in self._model.modules()]
+        if layers != self._known:
+            check_layers(self._model)
+            self._known = layers
+
+
 def _reason_and_remedy(layer: nn.Module) -> tuple[str, str] | None:
     """Return what is wrong with a layer, and what to do."""
     return _mixes_or_stores_records(layer) or _hides_parameters(layer)

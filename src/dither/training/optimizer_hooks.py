@@ -80,16 +80,16 @@ class OptimizerHooks:
 
     def _check_parameters(self, error: type[Exception]) -> None:
         """Raise unless the optimizer has all trainable parameters of the model, and no others."""
-        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        named = dict(self._model.named_parameters())
         held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-        foreign = len(held - {*names})
+        foreign = len(held - {*map(id, named.values())})
         if foreign:
             raise error(
                 f"optimizer must have the model's parameters alone, got {foreign} besides: "
                 "make the optimizer after the model is copied or changed (replace_batch_norm, "
                 "deepcopy), with the parameters() of one module that holds all that is trained"
             )
-        missing = [name for name, p in trainable(self._model).items() if id(p) not in held]
+        missing = [name for name, p in named.items() if p.requires_grad and id(p) not in held]
         if missing:
             raise error(
                 "optimizer must have all trainable parameters of the model, got none for "

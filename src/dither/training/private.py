@@ -21,7 +21,7 @@ from dither.clipping.batch import (
 )
 from dither.clipping.clip import Clip, ClippedSum
 from dither.clipping.engine import clip_recording, split_rows
-from dither.clipping.layers import check_layers
+from dither.clipping.layers import CheckedLayers
 from dither.clipping.memory import SavedBytes, check_size
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.ledger import Account
@@ -101,6 +101,7 @@ class Private:
         # Hooks come last: errors before leave none behind.
         self._optimizer_hooks = OptimizerHooks(model, optimizer, self._release)
         self._model_hooks, self._checks = ModelHooks(model), CheckCache()
+        self._layers = CheckedLayers(model)
         self._recording: RecordedBatch | None = None
         self._last_losses: Callable[[], Tensor | None] = lambda: None
         self._step: _Step | None = None
@@ -266,7 +267,7 @@ class Private:
             return self._draws.batches(self.step, self.plan.steps)
 
     def _begin_step(self, fetched: Iterator[tuple[Any, Indices]]) -> Any:
-        check_layers(self.model)
+        self._layers.check()
         self._randomness.begin("data", self.step)
         with self._randomness():
             batch, drawn = next(fetched)
@@ -301,11 +302,8 @@ class Private:
     def _release(self) -> float:
         """Release the current step into the gradients; return its step size."""
         step, z = self._ready_step()
-        parameters = trainable(self.model)
-        sums = {
-            name: step.sums[name] if name in step.sums else torch.zeros_like(p)
-            for name, p in parameters.items()
-        }
+        parameters, own = trainable(self.model), step.sums
+        sums = {n: own[n] if n in own else torch.zeros_like(p) for n, p in parameters.items()}
         gradients = {name: torch.empty_like(p) for name, p in parameters.items()}
         facts = self._release_sums(z, sums, gradients)
         for name, parameter in self.model.named_parameters():
