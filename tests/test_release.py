@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from dither.clipping import ClippedSum, clipped_sum
+from dither.philox import DeviceNormals
 from dither.randomness import Source
 from dither.release import ReleasedGradient, margin, release
 from dither.types import CLIPPINGS, FloatArray
@@ -32,7 +33,7 @@ def noisy(
     noise_multiplier: float = Z,
     batch_size: int = SIZE,
     records: int = 3,
-    seed: int = 1,
+    seed: int | None = 1,
     step: int = 0,
 ) -> ReleasedGradient:
     return release(
@@ -102,6 +103,30 @@ def test_coordinates_are_numbered_through_tensors_of_all_sizes_types_and_strides
     parts = expected.split([each.numel() for each in sums.values()])
     for each, part in zip(found.values(), parts, strict=True):
         torch.testing.assert_close(each.flatten(), part.to(each.dtype), rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_an_accelerator_draws_noise_that_is_not_seeded(
+    seed: int | None, noise: FloatArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors of the processor stand for those of an accelerator."""
+    total = torch.linspace(-50.0, 50.0, MANY, dtype=torch.float64)
+    calls = []
+
+    def draw(self: DeviceNormals, count: int, device: torch.device) -> Tensor:
+        calls.append(count)
+        return right(self, count, device)
+
+    right = DeviceNormals.draw
+    monkeypatch.setattr(DeviceNormals, "draw", draw)
+    monkeypatch.setattr("dither.release.has_generator", lambda sums: True)
+    monkeypatch.setattr("dither.release._AT_ONCE", 2**17)
+    found = noisy({"w": total}, seed=seed).gradients["w"] * SIZE
+    assert on_grid(found, grid_of(PLANNED))
+    drawn = ((found - total) / PLANNED).numpy()
+    assert min(law_p_values(drawn)) > LEVEL
+    assert calls == ([] if seed else [2**17] * 4 + [MANY - 2**19])
+    assert np.array_equal(drawn, noise) == bool(seed)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

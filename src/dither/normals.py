@@ -146,7 +146,7 @@ class _Sampler:
         np.take(_widths(), index, out=scale, mode="clip")
         np.copyto(normals, words)
         normals *= scale
-        others = np.flatnonzero(index >= _RECTANGLES)
+        (others,) = (index >= _RECTANGLES).nonzero()
         if others.size:
             normals[others] = _beside_rectangles(words[others], stream)
         return normals

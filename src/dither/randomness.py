@@ -28,14 +28,15 @@ class Stream:
 
     Args:
         key: 32 bytes that were never used for another stream.
+        is_seeded: whether the key comes from a seed, so that the numbers are needed again.
 
     Example:
         >>> Stream(bytes(32)).below(10, 5)
         array([6, 7, 9, 7, 8])
     """
 
-    def __init__(self, key: bytes) -> None:
-        self._key, self._splits = key, 0
+    def __init__(self, key: bytes, *, is_seeded: bool = False) -> None:
+        self._key, self._splits, self.is_seeded = key, 0, is_seeded
 
     @cached_property
     def _cipher(self) -> CipherContext:
@@ -45,7 +46,8 @@ class Stream:
         """Return that many new streams, keyed by hashes of this one's key and their number."""
         numbers = range(self._splits, self._splits + count)
         self._splits += count
-        return [Stream(hashlib.sha256(self._key + n.to_bytes(8, "big")).digest()) for n in numbers]
+        keys = [hashlib.sha256(self._key + n.to_bytes(8, "big")).digest() for n in numbers]
+        return [Stream(key, is_seeded=self.is_seeded) for key in keys]
 
     def fill(self, buffer: NDArray[np.uint8]) -> None:
         """Overwrite a contiguous vector of bytes with random ones."""
@@ -103,4 +105,5 @@ class Source:
         """Return a new stream for one purpose of one step."""
         if self.seed is None:
             return Stream(secrets.token_bytes(32))
-        return Stream(hashlib.sha256(f"dither {self.seed} {purpose} {step}".encode()).digest())
+        key = hashlib.sha256(f"dither {self.seed} {purpose} {step}".encode()).digest()
+        return Stream(key, is_seeded=True)

@@ -38,12 +38,14 @@ from torch import Tensor
 from dither import validate
 from dither.clipping import ClippedSum
 from dither.normals import for_each_block
+from dither.philox import DeviceNormals
 from dither.planning import Plan, ReactivePlan
 from dither.randomness import Stream
 from dither.types import FloatArray
 
 _GRID = 2.0**-20
 _SERIAL = 2**15  # elements up to which torch works on one thread
+_AT_ONCE = 2**22  # elements for which an accelerator draws noise at once
 
 
 @final
@@ -211,12 +213,18 @@ def add_noise(
 ) -> list[Tensor]:
     """Return sums with noise, rounded to the grid in float64, and divided.
 
-    It works on as many threads as torch does. The noise is the same for any number of threads.
+    It works on as many threads as torch does, and the noise is the same for any number of them and
+    on every device. On accelerators the noise is drawn by `dither.philox`, unless it is seeded, so
+    that it is needed again, or correlated.
     """
     grid = 2.0 ** math.floor(math.log2(scale * _GRID))
     released = [torch.empty_like(each, memory_format=torch.contiguous_format) for each in sums]
-    ends = [*accumulate(each.numel() for each in sums)]
     pairs = [(each.reshape(-1), new.view(-1)) for each, new in zip(sums, released, strict=True)]
+
+    if ring is None and not stream.is_seeded and has_generator(sums):
+        _add_on_device(pairs, grid, scale, divisor, stream)
+        return released
+    ends = [*accumulate(each.numel() for each in sums)]
 
     def add(start: int, normals: FloatArray) -> None:
         if ring is not None:
@@ -233,6 +241,23 @@ def add_noise(
     threads = torch.get_num_threads() if ring is None else 1  # its product has threads of its own
     for_each_block(add, ends[-1] if ends else 0, stream, threads)
     return released
+
+
+def has_generator(sums: Sequence[Tensor]) -> bool:
+    """Return whether all are on accelerators that compute in float64."""
+    return bool(sums) and all(each.device.type not in ("cpu", "mps") for each in sums)
+
+
+def _add_on_device(
+    pairs: Sequence[tuple[Tensor, Tensor]], grid: float, scale: float, divisor: int, stream: Stream
+) -> None:
+    """Write the first of each pair with noise to the second."""
+    drawn = DeviceNormals(stream)
+    for values, released in pairs:
+        for part, new in zip(values.split(_AT_ONCE), released.split(_AT_ONCE), strict=True):
+            noise = drawn.draw(part.numel(), part.device).mul_(scale / grid)
+            noisy = noise.add_(part, alpha=1.0 / grid).round_()
+            torch.mul(noisy, grid / divisor, out=new)
 
 
 def _parts(block: Tensor, start: int, ends: Sequence[int]) -> Iterator[tuple[int, slice, Tensor]]:

@@ -32,7 +32,7 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
     elif isinstance(tree, (tuple, list)):
         for value in tree:
             _collect(value, found)
-    elif isinstance(tree, Mapping):
+    elif isinstance(tree, (dict, Mapping)):  # a check of the abstract class is slow
         for value in tree.values():
             _collect(value, found)
 
