@@ -62,6 +62,7 @@ bench: $(DEV) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.clipping
 	$(BIN)/python -m benchmarks.users
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.ring
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.coverage

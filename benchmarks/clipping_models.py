@@ -78,12 +78,12 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A language model of two blocks of width 128."""
+    """A language model, by default of two blocks of width 128."""
 
-    def __init__(self, vocabulary: int = 1000, width: int = 128) -> None:
+    def __init__(self, vocabulary: int = 1000, width: int = 128, blocks: int = 2) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
-        self.blocks = nn.Sequential(Block(width), Block(width))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(blocks)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Whole epochs of private training: dither against a plain PyTorch loop and three modes of Opacus.
 
 MNIST with the CNN of the clipping benchmark, 256 records per step, all in one run on two threads,
-alternating epochs, medians; then, on five models, a step against its parts called by hand, and the
-share of a step that drawing the noise takes.
+alternating epochs, medians; then, on five models, a step against its parts called by hand.
 Run by ``make bench`` (or ``python -m benchmarks.training``), with MNIST in ``$DITHER_DATA``; writes
 a record and a picture.
 """
@@ -204,86 +203,15 @@ def _seconds(call: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def noise_share(name: str) -> dict[str, Any]:
-    """Return how much of a step drawing the noise takes, and the complete release."""
-    setting = case(name)
-    model = deepcopy(setting.model)
-    size = len(setting.inputs)
-    plan = Plan.from_noise_multipliers(
-        [1.0] * (STEPS + 3), delta=1e-5, dataset_size=size, batch_size=size
-    )
-    data = setting.inputs, setting.targets
-    run = dither.make_private(model, torch.optim.SGD(model.parameters(), lr=0.01), plan, data)
-    drawing = _Timer("normal_blocks")
-    full: list[float] = []
-    drawn: list[float] = []
-    for turn, (x, y) in zip(range(STEPS + 3), _iterate_timed(run, full), strict=False):
-        run.backward(losses(run.model(x), y))
-        run.optimizer.step()
-        run.optimizer.zero_grad()
-        drawn.append(drawing.reset())
-        if turn < 3:
-            drawn.clear()
-    drawing.stop()
-    step = median(full[3:])
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "milliseconds a step": round(1000.0 * step, 2),
-        "of which drawing noise": round(1000.0 * median(drawn), 2),
-        "share": round(median(drawn) / step, 3),
-    }
-
-
-def _iterate_timed(run: dither.training.Private, times: list[float]) -> Any:
-    batches = run.batches()
-    while True:
-        start = time.perf_counter()
-        batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch
-        times.append(time.perf_counter() - start)
-
-
-class _Timer:
-    """Adds up the time that a generator of the release works."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._original, self._total = name, getattr(release, name), 0.0
-
-        def timed(*args: Any) -> Any:
-            made = self._original(*args)
-            while True:
-                start = time.perf_counter()
-                value = next(made, None)
-                self._total += time.perf_counter() - start
-                if value is None:
-                    return
-                yield value
-
-        setattr(release, name, timed)
-
-    def reset(self) -> float:
-        total, self._total = self._total, 0.0
-        return total
-
-    def stop(self) -> None:
-        setattr(release, self._name, self._original)
-
-
-def draw(found: dict[str, Any], shares: dict[str, Any]) -> Figure:
-    """Draw the times relative to a plain epoch, and the shares of the noise."""
-    figure = Figure(figsize=(10.0, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
+def draw(found: dict[str, Any]) -> Figure:
+    """Draw the times relative to a plain epoch."""
+    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
+    axes = figure.subplots()
     times = found["times plain"]
     colours = ["#999999", "#0072b2", "#e69f00", "#d55e00", "#cc79a7"]
-    left.bar_label(left.bar(list(times), list(times.values()), color=colours), fmt="%.2f")
-    left.set(title="an epoch of MNIST / a plain one; lower is better")
-    left.tick_params(axis="x", rotation=20)
-    values = [100.0 * each["share"] for each in shares.values()]
-    right.bar_label(right.bar(list(shares), values, color="#0072b2"), fmt="%.0f")
-    right.set(title="drawing noise, % of a step")
-    right.tick_params(axis="x", rotation=20)
+    axes.bar_label(axes.bar(list(times), list(times.values()), color=colours), fmt="%.2f")
+    axes.set(title="an epoch of MNIST / a plain one; lower is better")
+    axes.tick_params(axis="x", rotation=20)
     return figure
 
 
@@ -292,16 +220,14 @@ def main() -> None:
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     found = epochs()
-    shares = {name: noise_share(name) for name in track(list(CASES), "noise", transient=True)}
     results = {
         "setting": f"{THREADS} threads, {RECORDS:,} records of MNIST, batches of {BATCH}, epochs "
-        f"alternating, median of {EPOCHS}; noise: median of {STEPS} steps",
+        f"alternating, median of {EPOCHS}",
         "epochs": found,
         "steps": {name: overhead(name) for name in track(list(CASES), "steps", transient=True)},
-        "noise": shares,
     }
     record("training", "python -m benchmarks.training", ("torch", "opacus"), results)
-    save_figure(draw(found, shares), RESULTS / "training.png")
+    save_figure(draw(found), RESULTS / "training.png")
     print(json.dumps(results, indent=2, ensure_ascii=False))
 
 
