@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from dither.clipping.batch import accumulation_dtype, map_tensors, quiet_vmap, tensors
-from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord, Summed
+from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord, add_up
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.rules.fallback import is_recurrent, repeat_per_record, repeat_recurrent
 from dither.clipping.rules.registry import Call, Rule, UnsupportedCallError, rule_of
@@ -100,11 +100,7 @@ def apply_rules(
                     parts[name].append(pulled)
         except UnsupportedCallError as reason:
             slow.update({name: slow.get(name, str(reason)) for name in use.names})
-    summed = {
-        name: found[0] if len(found) == 1 else Summed(found)
-        for name, found in parts.items()
-        if name not in slow
-    }
+    summed = {name: add_up(found) for name, found in parts.items() if name not in slow}
     return summed, repeated
 
 

@@ -5,9 +5,9 @@ rounding errors, the weighted sum over records, and, a few records at a time, th
 themselves. Three kinds are enough: gradients that are small anyway (:class:`PerRecord`), sums of
 outer products as matrix products have them (:class:`Outer`), and rows of a table
 (:class:`Lookup`). The weight of a convolution has outer products, too, or what PyTorch itself
-computes for it (:class:`Convolved`). A parameter that is used twice has a :class:`Summed` one. Rows
-that are clipped together are merged: what is stored is added up, and what is not is
-:class:`Grouped`.
+computes for it (:class:`Convolved`). Those of a parameter that is used more than once are joined,
+or :class:`Summed` where they are of different kinds. Rows that are clipped together are merged:
+what is stored is added up, and what is not is :class:`Grouped`.
 
 **Rounding.** The bound beside a squared norm covers what rounding can hide of it, in the norm or in
 the sum: a record must not contribute more than its norm says. Stored gradients are summed as they
@@ -30,7 +30,7 @@ from dither.clipping.contributions.base import (
 from dither.clipping.contributions.convolved import MAX_KEPT, Convolved, WeightGradients
 from dither.clipping.contributions.grouped import Grouped
 from dither.clipping.contributions.outer import Factor, Outer
-from dither.clipping.contributions.summed import Summed
+from dither.clipping.contributions.summed import Summed, add_up
 
 __all__ = [
     "MAX_KEPT",
@@ -45,5 +45,6 @@ __all__ = [
     "Records",
     "Summed",
     "WeightGradients",
+    "add_up",
     "unit_roundoff",
 ]

@@ -1,6 +1,7 @@
 """The sum of several contributions to one parameter, cross terms included."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from typing import Self
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from dither.clipping.contributions.base import (
     Contribution,
     Lookup,
+    PerRecord,
     Records,
     cancellation_bound,
     chunks,
@@ -17,6 +19,43 @@ from dither.clipping.contributions.base import (
 )
 from dither.clipping.contributions.grouped import Grouped
 from dither.clipping.contributions.outer import Outer
+
+
+def add_up(parts: Sequence[Contribution]) -> Contribution:
+    """Return the sum of contributions to one parameter.
+
+    Those of one kind become one, so that a parameter that is used at every step of a loop costs as
+    much as one that is used for all steps at once.
+
+    >>> part = Outer(torch.ones(2, 1, 3), torch.ones(2, 1, 4))
+    >>> add_up([part, part]).terms
+    2
+    """
+    by_kind: defaultdict[Hashable, list[Contribution]] = defaultdict(list)
+    for part in parts:
+        by_kind[_kind(part)].append(part)
+    joined = [found[0] if len(found) == 1 else _joined(found) for found in by_kind.values()]
+    return joined[0] if len(joined) == 1 else Summed(joined)
+
+
+def _kind(part: Contribution) -> Hashable:
+    """Return a key that is the same for contributions that can become one."""
+    if isinstance(part, Outer) and not part.right.is_copied and part.groups == 1:
+        return Outer, part.dtype, part.shape, part.axes, part.height
+    if isinstance(part, PerRecord | Lookup):
+        return type(part), part.dtype
+    return id(part)
+
+
+def _joined(parts: Sequence[Contribution]) -> Contribution:
+    first = parts[0]
+    if isinstance(first, PerRecord):
+        return PerRecord(torch.stack([part.rows(0, part.records) for part in parts]).sum(0))
+    heights, widths = (torch.cat(each, 1) for each in zip(*map(_factors, parts), strict=True))
+    if isinstance(first, Lookup):
+        return Lookup(heights, widths, first.height)
+    assert isinstance(first, Outer)  # noqa: S101 (for the type checker: no other kind gets here)
+    return Outer(heights, widths, first.shape, first.axes)
 
 
 class Summed(Contribution):
