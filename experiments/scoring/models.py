@@ -136,9 +136,6 @@ def token_transformer(tokens: int, length: int, outputs: int) -> nn.Module:
 class Recurrent(nn.Module):
     """The last state of a GRU or an LSTM written with linear layers, and a linear layer.
 
-    dither has rules for linear layers and none for nn.GRU and nn.LSTM, which it repeats for every
-    record.
-
     Args:
         kind: "gru" or "lstm".
         embedding: from a record to its sequence of vectors.

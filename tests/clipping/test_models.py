@@ -15,7 +15,6 @@ from tests.clipping.comparing import (
 )
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.utils import rnn
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
 from dither.clipping.clip import sum_clipped
@@ -104,115 +103,6 @@ def test_sequences_as_long_as_the_batch(records: int) -> None:
     fallback, slow = (reason, misread) if records == 5 else (None, set())
     assert_right(model, inputs, targets, fallback=fallback, slow=slow)
     assert_right(models.GPT(), torch.randint(11, (records, 5)), torch.randint(11, (records, 5)))
-
-
-# --- recurrent networks -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_recurrent_layers_by_the_fallback(kind: type[nn.RNNBase], batch_first: bool) -> None:
-    model = models.Recurrent(kind, batch_first)
-    assert_right(model, SEQUENCES, CLASSES, fallback="rnn.weight_ih_l0")
-
-
-class AllOutputs(nn.Module):
-    """Uses the outputs and the last states of a network of two layers in both directions."""
-
-    def __init__(self, kind: Any, batch_first: bool) -> None:
-        super().__init__()
-        self.batch_first = batch_first
-        self.rnn = kind(4, 3, num_layers=2, bidirectional=True, batch_first=batch_first)
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs, states = self.rnn(x if self.batch_first else x.transpose(0, 1))
-        last = states[0] * states[1].cos() if isinstance(states, tuple) else states
-        mean = outputs.mean(1 if self.batch_first else 0)
-        return self.head(mean + torch.cat([last[-2], last[-1]], 1)) + last[0]
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_all_outputs_of_deep_recurrent_networks_in_both_directions(
-    kind: type[nn.RNNBase], batch_first: bool
-) -> None:
-    """Also where there are as many records as steps."""
-    model = AllOutputs(kind, batch_first)
-    assert_right(model, SEQUENCES[:5], None, squares, fallback="with rnn.weight_ih_l0")
-    before = torch.randn(7, 5, 4), None
-    assert_right(model, SEQUENCES, None, squares, fallback="with rnn.weight_ih_l0", before=before)
-
-
-class Packed(nn.Module):
-    def __init__(self, kind: Any, batch_first: bool, enforce_sorted: bool) -> None:
-        super().__init__()
-        self.batch_first, self.enforce_sorted = batch_first, enforce_sorted
-        self.rnn = kind(4, 5, batch_first=batch_first)
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        given = x if self.batch_first else x.transpose(0, 1)
-        packed = rnn.pack_padded_sequence(
-            given, lengths, self.batch_first, enforce_sorted=self.enforce_sorted
-        )
-        outputs, _ = rnn.pad_packed_sequence(self.rnn(packed)[0], self.batch_first)
-        return self.head(outputs.sum(1 if self.batch_first else 0))
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("enforce_sorted", [True, False])
-def test_packed_sequences_are_slow_in_their_own_weights_alone(
-    kind: type[nn.RNNBase], batch_first: bool, enforce_sorted: bool
-) -> None:
-    model = Packed(kind, batch_first, enforce_sorted)
-    order = LENGTHS.argsort(descending=True) if enforce_sorted else torch.arange(6)
-    slow = {name for name, _ in model.named_parameters() if name.startswith("rnn")}
-    inputs = SEQUENCES[order], LENGTHS[order]
-    assert_right(model, inputs, CLASSES, fallback="packed sequences", slow=slow)
-
-
-@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
-def test_recurrent_cells(kind: Any) -> None:
-    """An LSTM cell's outputs are computed from each other, which no rule can take apart."""
-
-    class Cells(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell, self.head = kind(4, 5), nn.Linear(5, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            state = None
-            for step in x.unbind(1):
-                state = self.cell(step, state)
-            return self.head(state[0] if isinstance(state, tuple) else state)
-
-    model = Cells()
-    slow = {name for name, _ in model.named_parameters() if name.startswith("cell")}
-    is_lstm = kind is nn.LSTMCell
-    assert_right(
-        model,
-        SEQUENCES,
-        CLASSES,
-        fallback="_cell with cell.weight_ih",
-        slow=slow if is_lstm else (),
-    )
-
-
-def test_first_states_that_are_parameters_or_depend_on_the_records() -> None:
-    class FirstStates(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn, self.begin = nn.LSTM(4, 5, batch_first=True), nn.Linear(4, 5)
-            self.cell, self.head = nn.Parameter(torch.randn(1, 1, 5)), nn.Linear(5, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = self.begin(x[:, 0])[None]
-            cell = self.cell.expand(1, len(x), 5).contiguous()
-            return self.head(self.rnn(x, (hidden, cell))[0].sum(1))
-
-    assert_right(FirstStates(), SEQUENCES, CLASSES, fallback="cell", slow={"cell"})
 
 
 # --- embeddings ---------------------------------------------------------------------------------

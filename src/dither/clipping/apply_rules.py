@@ -11,7 +11,7 @@ from torch.autograd.graph import GradientEdge, Node
 from dither.clipping.batch import accumulation_dtype, map_tensors, quiet_vmap, tensors
 from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord, add_up
 from dither.clipping.recorder import Recorder, Use
-from dither.clipping.rules.fallback import is_recurrent, repeat_per_record, repeat_recurrent
+from dither.clipping.rules.fallback import repeat_per_record
 from dither.clipping.rules.registry import Call, Rule, UnsupportedCallError, rule_of
 from dither.validate import InvalidValueError
 
@@ -110,8 +110,7 @@ def _apply_to_use(
     rule = rule_of(use.function)
     if rule is not None:
         return _apply_rule(rule, use, gradients, recorder)
-    repeat = repeat_recurrent if is_recurrent(use) else repeat_per_record
-    found = repeat(use, gradients, recorder)
+    found = repeat_per_record(use, gradients, recorder)
     repeated.append(f"{use.name} with {', '.join(use.names)}")
     return found
 

@@ -20,7 +20,6 @@ from dither.clipping.contributions import Contribution
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.recording import Output
 from dither.clipping.rows import Layout, random_half, record_axes
-from dither.clipping.rules.fallback import is_recurrent
 from dither.validate import InvalidValueError
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.004, torch.bfloat16: 0.03}
@@ -153,8 +152,8 @@ def find_mismatches(
     with ExitStack() as hooks:  # which see gradients that are not kept
         for k, (plain, *_) in gradients.items():
             use, edge = recorder.uses[k], recorder.uses[k].edges[0]
-            is_known = not {*use.names} & {*names} or is_recurrent(use)
-            if plain is not None and edge is not None and not is_known:
+            is_wanted = {*use.names} & {*names}
+            if plain is not None and edge is not None and is_wanted:
                 hook = partial(compare, use, plain, edge.output_nr)
                 hooks.callback(edge.node.register_prehook(hook).remove)
         found = gradients_at(losses, leaves, weights=weights)

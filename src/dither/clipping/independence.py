@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dither.clipping.batch import map_tensors, tensors, tensors_anywhere
 from dither.clipping.random_state import ConstantDraws, has_drawn, random_state, set_random_state
+from dither.clipping.replacements import Replacing
 from dither.clipping.rows import (
     ENOUGH_RECORDS,
     RowAssignment,
@@ -309,7 +310,8 @@ class IndependenceCheck:
         own = given | (changed or {})
         before = [tensor._version for tensor in own.values()]
         args, kwargs = map_tensors(self._arguments, lambda tensor: own[id(tensor)])
-        output = self._call(*args, **kwargs)
+        with Replacing():
+            output = self._call(*args, **kwargs)
         if changed is None:
             self._writes = [tensor._version for tensor in own.values()] != before
         return tensors_anywhere(output)

@@ -23,8 +23,8 @@ class Finding:
         remedy: what to do about it.
 
     Example:
-        >>> print(Finding("slow", "0 (LSTM)", "is repeated for every record", "use attention"))
-        slow: 0 (LSTM): is repeated for every record; use attention
+        >>> print(Finding("slow", "einsum with last", "is repeated for every record", "use linear"))
+        slow: einsum with last: is repeated for every record; use linear
     """
 
     verdict: str

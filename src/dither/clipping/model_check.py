@@ -67,11 +67,6 @@ def check(model: nn.Module, example: Any = None) -> Findings:
         found.append(Finding("refused", "the model", reason, remedy))
     if example is not None and not found:
         return Findings(tuple(_check_example(copy.deepcopy(model), example)))
-    for path, layer in model.named_modules():
-        if isinstance(layer, nn.RNNBase):
-            where = f"{path or 'the model'} ({type(layer).__name__})"
-            reason = "recurrent layers are repeated for every record"
-            found.append(Finding("slow", where, reason, "use attention or convolutions for speed"))
     return Findings(tuple(found))
 
 

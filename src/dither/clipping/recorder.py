@@ -18,12 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dither.clipping.batch import tensors
-from dither.clipping.replacements import (
-    attention,
-    attention_arguments,
-    can_replace_attention,
-    max_pool2d,
-)
+from dither.clipping.replacements import max_pool2d, spelled_out
 from dither.clipping.rows import Layout, layout_of
 from dither.clipping.rules.registry import takes_any_leading_dims
 from dither.validate import InvalidValueError
@@ -123,7 +118,8 @@ class Recorder(TorchFunctionMode):
         self.uses: list[Use] = []
         self.derived: dict[int, Derived] = {}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
-        self._moved: dict[int, bool] = {}  # of tensors from the batch: may rows be elsewhere?
+        self._in_place = torch.arange(records)
+        self._orders: dict[int, Tensor | None] = {}  # of tensors from the batch: whose each row is
         self._alive: list[Tensor] = []  # so that no other tensor gets an id that is known
         self._inside_layers, self._is_paused = 0, False
         self._listener: object = None
@@ -139,11 +135,11 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._is_paused:
             return func(*args, **kwargs)
-        if func is functional.multi_head_attention_forward:
-            named = attention_arguments(args, kwargs)
-            if can_replace_attention(named):
-                with self:
-                    return attention(named)
+        order = self._orders.get(id(args[0])) if args else None
+        replacement = spelled_out(func, args, kwargs, None if order is self._in_place else order)
+        if replacement is not None:
+            with self:
+                return replacement()
         if func is functional.embedding and (kwargs.get("max_norm") or (len(args) > 3 and args[3])):
             raise InvalidValueError(
                 "model must leave its weights alone, got an embedding with max_norm, which "
@@ -170,15 +166,16 @@ class Recorder(TorchFunctionMode):
         rows = {k: t for k, t in enumerate(tensors(arguments)) if self._has_rows(t)}
         single = {k: t for k, t in rows.items() if len(t) == self.records}
         for place, tensor in (single or rows).items():
-            if id(tensor) not in self._moved:
+            if id(tensor) not in self._orders:
                 self._alive.append(tensor)
-                self._moved[id(tensor)] = not single or place in ragged
+                is_known = single and place not in ragged
+                self._orders[id(tensor)] = self._in_place if is_known else None
 
     def end_call(self, outputs: list[Tensor]) -> None:
         """Forget what was computed inside a call, but for its outputs."""
         self._alive = [*self._alive, *outputs]
         known = {id(tensor) for tensor in self._alive}
-        self._moved = {key: moved for key, moved in self._moved.items() if key in known}
+        self._orders = {key: order for key, order in self._orders.items() if key in known}
 
     def start(self, listener: object) -> None:
         """Start recording, and keep alive the listener that waits for the end of the call."""
@@ -239,11 +236,11 @@ class Recorder(TorchFunctionMode):
         A function that torch does not show, such as a custom autograd function, leaves tensors of
         unknown origin: with a gradient, they come from something that was computed here.
         """
-        if id(tensor) in self._moved:
+        if id(tensor) in self._orders:
             return True
         unknown = tensor.requires_grad and tensor.grad_fn is not None and self._has_rows(tensor)
         if unknown:
-            self._moved[id(tensor)] = len(tensor) != self.records
+            self._orders[id(tensor)] = self._in_place if len(tensor) == self.records else None
         return unknown
 
     def _record(self, seen: SeenCall) -> None:
@@ -256,15 +253,27 @@ class Recorder(TorchFunctionMode):
         spread = bool(held) and (seen.function in _EXPANDING or looks_up) and is_per_record
         if not (batch or spread):
             for tensor in seen.outputs:
-                self._moved.pop(id(tensor), None)
+                self._orders.pop(id(tensor), None)
             if held and not self._inside_layers:
                 self._record_derived(seen)
             return
-        moved = any(self._moved[key] for key in batch) or _moves_records(seen, batch, self.records)
-        for tensor in seen.outputs:
-            self._moved[id(tensor)] = moved
+        order = self._order_after(seen, batch)
+        self._orders.update({id(tensor): order for tensor in seen.outputs})
         if held and not self._inside_layers:
-            self._record_use(seen, batch, moved)
+            self._record_use(seen, batch, order is not self._in_place)
+
+    def _order_after(self, seen: SeenCall, batch: frozenset[int]) -> Tensor | None:
+        """Return whose each row of the outputs is; None if it is unknown."""
+        picked = _picked_records(seen, self.records)
+        from_batch = [id(seen.args[0])] if picked is not None else [*batch]
+        orders = [self._orders.get(key) for key in from_batch]
+        first = orders[0] if orders else self._in_place
+        if first is None or any(each is not first for each in orders):
+            return None
+        if picked is None:
+            return None if _moves_records(seen, batch, self.records) else first
+        order = picked if first is self._in_place else first[picked]
+        return self._in_place if torch.equal(order.cpu(), self._in_place) else order
 
     def _record_derived(self, seen: SeenCall) -> None:
         for position, tensor in enumerate(seen.outputs):
@@ -313,6 +322,32 @@ class Recorder(TorchFunctionMode):
         if isinstance(arguments, dict):
             return tuple((name, self._signature(each, batch)) for name, each in arguments.items())
         return type(arguments)
+
+
+def _picked_records(seen: SeenCall, records: int) -> Tensor | None:
+    """Return in which order a call puts all records of its first argument, if it does that."""
+    subject = seen.args[0] if seen.args else None
+    if not isinstance(subject, Tensor):
+        return None
+    axis = 0 if subject.shape[:1] == (records,) else 1
+    index = _index_along(axis, seen, subject)
+    if index is None or not index.shape == subject.shape[axis : axis + 1] == (records,):
+        return None
+    every = torch.arange(records, device=index.device)
+    return index if torch.equal(index.sort().values, every) else None
+
+
+def _index_along(axis: int, seen: SeenCall, subject: Tensor) -> Tensor | None:
+    """Return the integers by which a call picks along a dimension."""
+    index: Any = None
+    if seen.function in (torch.index_select, Tensor.index_select) and len(seen.args) == 3:
+        index = seen.args[2] if seen.args[1] == axis else None
+    elif seen.function is Tensor.__getitem__ and axis == 0:
+        index = seen.args[1]
+    elif seen.function in (torch.sort, Tensor.sort) and subject.dim() == 1:
+        index = seen.outputs[1]
+    is_index = isinstance(index, Tensor) and index.dtype == torch.int64
+    return index if is_index else None
 
 
 def _moves_records(seen: SeenCall, batch: frozenset[int], records: int) -> bool:

@@ -1,4 +1,6 @@
-"""Functions of PyTorch that are replaced while a model is recorded: attention and max pooling.
+"""Functions of PyTorch that are replaced while a model is recorded.
+
+PyTorch's recurrent layers are spelled out in ``recurrent``.
 
 PyTorch's multi-head attention is one call with its projections inside. Here the same is spelled out
 with the functions that have rules: projections, scaled dot products, output projection.
@@ -9,12 +11,17 @@ in long runs of memory: on CPUs more than twice as fast, and equal. Of several e
 first is meant, as in PyTorch, so that gradients are the same, too; the backward pass is PyTorch's.
 """
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from dither.clipping.recurrent import is_recurrent, recurrent
 
 _ARGUMENTS = (
     "query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias",
@@ -25,6 +32,48 @@ _ARGUMENTS = (
 )  # fmt: skip
 _DEFAULTS = {"training": True, "need_weights": True, "average_attn_weights": True}
 _UNSUPPORTED = ("bias_k", "bias_v", "add_zero_attn", "static_k", "static_v")
+
+
+class Replacing(TorchFunctionMode):
+    """Spells out what is spelled out while a model is recorded, so that it rounds alike."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """See one call of a PyTorch function."""
+        replacement = spelled_out(func, args, kwargs or {})
+        return func(*args, **kwargs or {}) if replacement is None else replacement()
+
+
+def spelled_out(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    order: Tensor | None = None,
+) -> Callable[[], Any] | None:
+    """Return what a call of attention or a recurrent layer is replaced with.
+
+    Nothing is replaced where a checkpoint will repeat PyTorch's own functions.
+
+    Args:
+        function: what is called.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        order: of the records in the first argument, if it is known to be another one.
+    """
+    is_attention = function is functional.multi_head_attention_forward
+    if not (is_attention or is_recurrent(function)) or not torch.is_grad_enabled():
+        return None
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return None
+    if is_attention:
+        named = attention_arguments(args, kwargs)
+        return partial(attention, named) if can_replace_attention(named) else None
+    return partial(recurrent, function, args, order)
 
 
 def attention_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

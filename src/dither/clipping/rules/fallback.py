@@ -1,16 +1,15 @@
-"""Calls without a rule, repeated for every record: any function, and recurrent layers."""
+"""Calls of functions without a rule, repeated for every record."""
 
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import _VF, Tensor
+from torch import Tensor
 
 from dither.clipping.batch import accumulation_dtype, map_tensors, quiet_vmap, tensors
 from dither.clipping.contributions import Contribution, PerRecord
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.rules.registry import UnsupportedCallError
 
-_CELLS = (_VF.lstm_cell, _VF.gru_cell, _VF.rnn_tanh_cell, _VF.rnn_relu_cell)
 Pairs = Iterable[tuple[Tensor, Contribution]]
 
 
@@ -24,10 +23,7 @@ def repeat_per_record(use: Use, gradients: Sequence[Tensor | None], recorder: Re
         t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)
     )
     others = [t for t in tensors((use.args, use.kwargs)) if not recorder.stands_for_parameters(t)]
-    states = use.function in _CELLS  # their first states are constants, one per record
-    batch = _distinct(
-        t for t in others if id(t) in use.from_batch or (states and len(t) == recorder.records)
-    )
+    batch = _distinct(t for t in others if id(t) in use.from_batch)
     if any(id(t) in use.from_batch and t.shape[:1] != (recorder.records,) for t in others):
         raise UnsupportedCallError(f"{use.name} has inputs without the records first")
     wanted = [k for k, gradient in enumerate(gradients) if gradient is not None]
@@ -83,53 +79,3 @@ def pair_with_parameters(held: Sequence[Tensor], rows: Iterable[Tensor]) -> Pair
 
 def _distinct(found: Iterable[Tensor]) -> list[Tensor]:
     return list({id(tensor): tensor for tensor in found}.values())
-
-
-_RECURRENT = (_VF.lstm, _VF.gru, _VF.rnn_tanh, _VF.rnn_relu)
-
-
-def is_recurrent(use: Use) -> bool:
-    """Return whether this is a call of one of PyTorch's recurrent networks."""
-    return use.function in _RECURRENT
-
-
-def repeat_recurrent(use: Use, gradients: Sequence[Tensor | None], recorder: Recorder) -> Pairs:
-    """Return one gradient per record for the weights of a recurrent network.
-
-    Its arguments are (inputs, states, weights, …, batch_first). The records are along the first
-    or second dimension of the inputs, and along the second of the states.
-    """
-    inputs, states, weights, *settings = use.args
-    if not isinstance(weights, list | tuple) or inputs.dim() != 3:
-        raise UnsupportedCallError(
-            f"{use.name} gets packed sequences, which have no rule (padded ones are faster)"
-        )
-    _, _, dropout, is_training, _, batch_first = settings
-    if dropout and is_training:
-        raise UnsupportedCallError(f"{use.name} has dropout, which would be drawn again")
-    axis = 0 if batch_first else 1
-    held = [tensor for tensor in weights if recorder.stands_for_parameters(tensor)]
-
-    def part(tensor: Tensor, record: int, along: int) -> Tensor:
-        return tensor.detach().narrow(along, record, 1)
-
-    def pull(record: int) -> Sequence[Tensor]:
-        fresh = [weight.detach().requires_grad_(weight.requires_grad) for weight in weights]
-        hidden = [part(state, record, 1) for state in tensors(states)]
-        start = tuple(hidden) if isinstance(states, tuple | list) else hidden[0]
-        with torch.enable_grad():
-            outputs = use.function(part(inputs, record, axis), start, fresh, *settings)
-        used = [
-            (output, part(gradient, record, axis if k == 0 else 1))
-            for k, (output, gradient) in enumerate(zip(outputs, gradients, strict=True))
-            if gradient is not None
-        ]
-        wanted = [
-            new
-            for new, old in zip(fresh, weights, strict=True)
-            if recorder.stands_for_parameters(old)
-        ]
-        outs, given = zip(*used, strict=True)
-        return torch.autograd.grad(outs, wanted, given)
-
-    return pair_with_parameters(held, stack_gradients(pull, recorder.records))

@@ -7,10 +7,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from dither.clipping.contributions import Contribution, Lookup, Outer, PerRecord
+from dither.clipping.recurrent import state_product
 from dither.clipping.rules.registry import Call, UnsupportedCallError, register
 
 
-@register(functional.linear, any_leading_dims=True)
+@register(functional.linear, state_product, any_leading_dims=True)
 def linear(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
     """The weight's gradient is Σ_t gradient_t ⊗ input_t, the bias' is Σ_t gradient_t."""
     inputs, weight, bias = call.arguments("input", "weight", "bias")
