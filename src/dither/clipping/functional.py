@@ -109,12 +109,12 @@ def clipped_sum(
     try:
         stop = 0
         while stop < records:
-            size, saved = cache.next_part(microbatch_size or records)
+            size, seen = cache.next_part(microbatch_size or records)
             start, stop = stop, min(records, stop + size)
             part = inputs, targets
             if stop - start < records:
                 part = slice_rows(part, slice(start, stop), records)
-            recording = RecordedBatch(model, stop - start, cache, saved=saved)
+            recording = RecordedBatch(model, stop - start, cache, seen=seen)
             hooks.begin(recording)
             with torch.enable_grad():
                 losses = loss(forward(model, part[0]), part[1])

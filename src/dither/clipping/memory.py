@@ -1,12 +1,11 @@
 """How many rows of a batch fit into memory at once."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
 from dither.validate import InvalidValueError, count
 
@@ -20,33 +19,28 @@ _SHARE = 0.5
 """Of the memory that is available: the rest is for what is not measured."""
 
 
-class SavedBytes(saved_tensors_hooks):
-    """Counts the bytes that a forward pass keeps for the backward pass, parameters left out.
+class SeenBytes:
+    """Counts the bytes of tensors, those that share their memory once.
 
     Example:
-        >>> weight, counter = torch.nn.Parameter(torch.ones(3)), SavedBytes()
-        >>> with counter:
-        ...     total = (torch.ones(10, 3) * weight).sum()
+        >>> counter, values = SeenBytes(), torch.ones(10, 3)
+        >>> counter.add([values, values.t(), torch.zeros(5)])
         >>> counter.total
-        120
+        140
     """
 
     def __init__(self) -> None:
         self.total = 0
         self._seen: set[int] = set()
-        super().__init__(self._pack, _unpack)
 
-    def _pack(self, tensor: Tensor) -> Tensor:
-        whole = tensor if tensor._base is None else tensor._base
-        place = tensor.untyped_storage().data_ptr()
-        if place not in self._seen and not isinstance(whole, torch.nn.Parameter):
-            self._seen.add(place)
-            self.total += tensor.untyped_storage().nbytes()
-        return tensor
-
-
-def _unpack(saved: Any) -> Any:
-    return saved
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Count these tensors, too."""
+        for tensor in tensors:
+            whole = tensor if tensor._base is None else tensor._base
+            place = whole.data_ptr()
+            if place not in self._seen and not isinstance(whole, torch.nn.Parameter):
+                self._seen.add(place)
+                self.total += whole.numel() * whole.element_size()
 
 
 def check_size(**argument: object) -> None:

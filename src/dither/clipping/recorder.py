@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dither.clipping.batch import tensors
+from dither.clipping.memory import SeenBytes
 from dither.clipping.replacements import max_pool2d, spelled_out
 from dither.clipping.rows import Layout, layout_of
 from dither.clipping.rules.registry import takes_any_leading_dims
@@ -109,10 +110,14 @@ class Recorder(TorchFunctionMode):
     Args:
         parameters: the trainable ones, by name.
         records: how many records the batch has.
+        seen: counts the memory of what functions return, if it is to be measured.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], records: int) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], records: int, seen: SeenBytes | None = None
+    ) -> None:
         super().__init__()
+        self._seen = seen
         self.parameters = dict(parameters)
         self.records = records
         self.uses: list[Use] = []
@@ -149,6 +154,8 @@ class Recorder(TorchFunctionMode):
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
         output = (max_pool2d if func is functional.max_pool2d else func)(*args, **kwargs)
         made = [args[0]] if func is Tensor.__setitem__ else tensors(output)
+        if self._seen is not None:
+            self._seen.add(made)
         if made:
             self._record(SeenCall(func, args, kwargs, before, made))
         return output

@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from dither.clipping.batch import tensors, tensors_anywhere, trainable
 from dither.clipping.independence import IndependenceCheck, IndependenceResult
-from dither.clipping.memory import FIRST_ROWS, SavedBytes, rows_that_fit
+from dither.clipping.memory import FIRST_ROWS, SeenBytes, rows_that_fit
 from dither.clipping.recorder import Recorder
 from dither.clipping.rules.registry import has_rule_as_layer
 
@@ -106,7 +106,7 @@ class CheckCache:
     warned: set[str] = field(default_factory=set)
     rows_at_once: int | None = None
 
-    def next_part(self, size: int | str) -> tuple[int, SavedBytes | None]:
+    def next_part(self, size: int | str) -> tuple[int, SeenBytes | None]:
         """Return how many rows to compute next, and what measures their memory, if it is to be.
 
         Args:
@@ -115,7 +115,7 @@ class CheckCache:
         if not isinstance(size, str):
             return size, None
         if self.rows_at_once is None:
-            return FIRST_ROWS, SavedBytes()
+            return FIRST_ROWS, SeenBytes()
         return self.rows_at_once, None
 
 
@@ -127,7 +127,7 @@ class RecordedBatch:
         records: how many records the batch has.
         cache: what is known about the model.
         randomness: a context for each call, with random numbers for the model.
-        saved: counts the memory, if it is to be measured.
+        seen: counts the memory, if it is to be measured.
     """
 
     def __init__(
@@ -136,14 +136,14 @@ class RecordedBatch:
         records: int,
         cache: CheckCache,
         randomness: Callable[[], AbstractContextManager[None]] = nullcontext,
-        saved: SavedBytes | None = None,
+        seen: SeenBytes | None = None,
     ) -> None:
         self.records = records
         self.outputs: list[Output] = []
         self.calls = 0
         self.cache = cache
         self._model, self._randomness = model, randomness
-        self._saved, self._during = saved, ExitStack()
+        self._seen, self._during = seen, ExitStack()
         self._check: IndependenceCheck | None = None
         self._state: list[_TensorState] = []
         self._call_key: object = None
@@ -151,7 +151,7 @@ class RecordedBatch:
     @cached_property
     def recorder(self) -> Recorder:
         """The recorder of the parameters that are trainable when the first call is made."""
-        return Recorder(trainable(self._model), self.records)
+        return Recorder(trainable(self._model), self.records, self._seen)
 
     def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Check the call if its kind was not seen before; record what happens in it."""
@@ -174,8 +174,6 @@ class RecordedBatch:
         lengths = [tensor.shape[:1] for tensor in tensors((args, kwargs))]
         ragged |= {place for place, size in enumerate(lengths) if size != (self.records,)}
         self.recorder.begin_call((args, kwargs), ragged)
-        if self._saved is not None:
-            self._during.enter_context(self._saved)
 
     def end_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Stop recording, and note what is known of the outputs."""
@@ -206,12 +204,13 @@ class RecordedBatch:
     def note_memory(self) -> None:
         """Note how many rows fit into memory, if that was measured.
 
-        Besides what the graph keeps, the gradients at the outputs of all uses are there at once.
+        What functions have returned may be kept for the backward pass. Besides, the gradients at
+        the outputs of all uses are there at once.
         """
-        if self._saved is None or not self._saved.total:
+        if self._seen is None:
             return
         gradients = sum(shape.numel() for use in self.recorder.uses for shape in use.shapes)
-        needed = self._saved.total + torch.finfo(torch.float32).bits // 8 * gradients
+        needed = self._seen.total + torch.finfo(torch.float32).bits // 8 * gradients
         device = next(iter(self.recorder.parameters.values())).device
         self.cache.rows_at_once = rows_that_fit(needed / self.records, device)
 

@@ -22,7 +22,7 @@ from dither.clipping.batch import (
 from dither.clipping.clip import Clip, ClippedSum
 from dither.clipping.engine import clip_recording, split_rows
 from dither.clipping.layers import CheckedLayers
-from dither.clipping.memory import SavedBytes, check_size
+from dither.clipping.memory import SeenBytes, check_size
 from dither.clipping.recording import CheckCache, ModelHooks, RecordedBatch
 from dither.ledger import Account
 from dither.planning import Plan, ReactivePlan
@@ -163,10 +163,10 @@ class Private:
             )
         total, left = int(step.rows.sum()), step.rows
         while len(left):
-            most, saved = self._checks.next_part(size)
+            most, seen = self._checks.next_part(size)
             rows = next(split_rows(left, most))
             start, stop, left = stop, stop + int(rows.sum()), left[len(rows) :]
-            self._record(step, rows, saved)
+            self._record(step, rows, seen)
             yield slice_rows(batch, slice(start * k, stop * k), total * k)
 
     def backward(self, losses: Tensor, record_weights: Tensor | None = None) -> None:
@@ -285,10 +285,10 @@ class Private:
         self._record(step, rows)
         return batch
 
-    def _record(self, step: _Step, rows: Tensor, saved: SavedBytes | None = None) -> None:
+    def _record(self, step: _Step, rows: Tensor, seen: SeenBytes | None = None) -> None:
         """Record what the model does to the rows of the next records or users."""
         step.expected, records = rows, int(rows.sum()) * step.multiplicity
-        self._recording = RecordedBatch(self.model, records, self._checks, self._randomness, saved)
+        self._recording = RecordedBatch(self.model, records, self._checks, self._randomness, seen)
         self._model_hooks.begin(self._recording)
 
     def _stop_recording(self) -> None:

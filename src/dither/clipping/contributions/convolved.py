@@ -89,7 +89,7 @@ class Convolved(Contribution):
     Example:
         >>> products = Outer(torch.ones(2, 1, 3), torch.ones(2, 1, 4))
         >>> Convolved(products).norms()[0]
-        tensor([12., 12.], dtype=torch.float64)
+        tensor([12.0000, 12.0000], dtype=torch.float64)
     """
 
     def __init__(self, products: Outer, direct: WeightGradients | None = None) -> None:
