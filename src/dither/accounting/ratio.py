@@ -101,9 +101,9 @@ def _y(j: int, mus: FloatArray, x: FloatArray) -> FloatArray:
 
 
 def continued_ratio(
-    mu: float, x: FloatArray, a: float, q: float, size: int
+    mu: float, x: FloatArray, a: FloatArray, q: float, size: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return log|w(x + ia)|, and |arg w(x + ia)| or for a group a bound on it.
+    """Return log|w(x + ia)|, and |arg w(x + ia)| or for a group a bound on it: a row for each a.
 
     For a group μa is at most π/2. There the angle of 1 − s + s·e^(iμa) is at most 1.07·μa·s.
     """
@@ -112,12 +112,12 @@ def continued_ratio(
     exponent = log_b + j * mu * (x - 0.5 * j * mu)
     shift = exponent.max(axis=0)
     terms = np.exp(exponent - shift)
-    across = (terms * np.sin(j * mu * a)).sum(axis=0)
-    along = (terms * np.cos(j * mu * a)).sum(axis=0)
+    turn = mu * a[:, None] * j.T
+    across, along = np.sin(turn) @ terms, np.cos(turn) @ terms
     if size == 1:
         angle = np.abs(np.arctan2(across, along))
     else:
-        angle = 1.07 * mu * a * (j * terms).sum(axis=0) / terms.sum(axis=0)
+        angle = 1.07 * mu * a[:, None] * (j * terms).sum(axis=0) / terms.sum(axis=0)
     with np.errstate(divide="ignore"):
         return np.log(np.hypot(across, along)) + shift, angle
 

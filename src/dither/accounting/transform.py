@@ -39,6 +39,7 @@ from dither.types import FloatArray
 _MOST_AT_ONCE = 500_000  # nodes, for the sake of memory
 _CUT = 46.0  # nats below the maximum at which the integrand is cut off: e^-46 is 1e-20
 _GAIN = 40.0  # nats by which the quadrature error is below the integral
+_HEIGHTS = np.array([1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06, 0.03])
 _RULE = np.polynomial.legendre.leggauss(64)
 # (θ+1)·μ beyond which a moment is bounded by that of the full batch
 _FAR: dict[Direction, float] = {"poisson-remove": 4000.0, "poisson-add": 4000.0, "fixed": 1000.0}
@@ -193,7 +194,9 @@ def _excess_error(
     for at, n in enumerate(ladder):
         turn = spacing * n * size
         terms[:, at] = (weight * np.minimum(3.0 * turn, 8.0) * (each + 4e-16 * turn)).sum(axis=1)
-    return np.asarray(terms[:, np.searchsorted(ladder, np.arange(number))] + 1e-17 + sums.error)
+    return np.asarray(
+        terms[:, np.searchsorted(ladder, np.arange(number))] + 1e-17 + sums.error[:, None]
+    )
 
 
 def node_count(mu: float, q: float, theta: float, omega: float, kind: Kind) -> int:
@@ -262,19 +265,17 @@ def _trapezoid_step(
     dx = x[1] - x[0]
     real = -0.5 * x * x + kappa * ratio(np.array(mu), x, q, size).log
     log_m = _logsumexp(real) + math.log(dx)
-    best = 0.0
     widest = min((0.9 if size == 1 else 0.5) * math.pi / mu, 12.0)
-    for a in widest * np.array([1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06, 0.03]):
-        log_size, angle = continued_ratio(mu, x, a, q, size)
-        grown = -0.5 * x * x + 0.5 * a * a + kappa * log_size + omega * angle
-        log_n = _logsumexp(grown) + math.log(dx) - log_m
-        best = max(best, 2.0 * math.pi * a / (max(log_n, 0.0) + _GAIN + 2.0))
-    return best
+    a = widest * _HEIGHTS
+    log_size, angle = continued_ratio(mu, x, a, q, size)
+    grown = -0.5 * x * x + 0.5 * (a * a)[:, None] + kappa * log_size + omega * angle
+    log_n = _logsumexp(grown) + math.log(dx) - log_m
+    return float(np.max(2.0 * math.pi * a / (np.maximum(log_n, 0.0) + _GAIN + 2.0)))
 
 
-def _logsumexp(values: FloatArray) -> float:
-    top = float(values.max())
-    return top + math.log(float(np.exp(values - top).sum()))
+def _logsumexp(values: FloatArray) -> FloatArray:
+    top = values.max(axis=-1, keepdims=True)
+    return np.asarray(top[..., 0] + np.log(np.exp(values - top).sum(axis=-1)))
 
 
 def _panels(
