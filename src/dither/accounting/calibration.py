@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,19 @@ from dither.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dither.types import Budget, FloatArray
 
 _MOST_NOISE = 1e8
+_STEEPEST, _FLATTEST = -20.0, -0.2
+
+
+class Scale(NamedTuple):
+    """A scale of relative noise, and how fast its cost falls there.
+
+    Attributes:
+        value: c.
+        slope: about d log ε/d log c.
+    """
+
+    value: float
+    slope: float
 
 
 def calibrate(
@@ -24,11 +38,27 @@ def calibrate(
 ) -> float:
     """Return c such that noise max(c·α, floor) costs that share of ε or up to ``accuracy`` less.
 
-    The search is a secant in log c and log ε, kept inside a bracket; every probe is an upper bound.
-    ``start`` is a guess for c; by default the central limit gives one.
-
     Raises:
         ValueError: if no noise from the floor, or 0.02, to 1e8 times the clip norm has that ε.
+    """
+    return find_scale(
+        alphas, budget, accuracy=accuracy, start=start, floor=floor, share=share
+    ).value
+
+
+def find_scale(
+    alphas: FloatArray,
+    budget: Budget,
+    *,
+    accuracy: float,
+    start: float | None = None,
+    floor: float = 0.0,
+    share: float = 1.0,
+) -> Scale:
+    """Return what `calibrate` does, and the slope there.
+
+    The search is a secant in log c and log ε, kept inside a bracket; every probe is an upper bound.
+    ``start`` is a guess for c; by default the central limit gives one.
     """
     least = max(pld.least_noise(budget.sampling), floor)
     cost = _cost(alphas, budget, least)
@@ -43,10 +73,10 @@ def calibrate(
     for _ in range(60):
         y = cost(x)
         if target + math.log1p(-accuracy) <= y <= target:
-            return math.exp(x)
+            return Scale(math.exp(x), slope)
         previous = low if y > target else high
         if math.isfinite(previous[1]) and abs(x - previous[0]) > 1e-12 and y != previous[1]:
-            slope = min(max((y - previous[1]) / (x - previous[0]), -20.0), -0.2)
+            slope = secant_slope(previous, (x, y))
         if y > target:
             low = (x, y)
         else:
@@ -65,6 +95,16 @@ def calibrate(
         f"epsilon must be one that noise between {least:g} and {_MOST_NOISE:g} clip norms can "
         f"reach with this schedule, got {budget.epsilon!r}"
     )
+
+
+def secant_slope(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Return the slope between two points (log c, log ε), within what noise can have.
+
+    >>> secant_slope((0.0, 0.3), (0.1, 0.1))
+    -2.0
+    """
+    slope = (other[1] - one[1]) / (other[0] - one[0])
+    return min(max(slope, _STEEPEST), _FLATTEST)
 
 
 def _cost(alphas: FloatArray, budget: Budget, least: float) -> Callable[[float], float]:
@@ -127,7 +167,7 @@ def _central_limit_slope(alphas: FloatArray, budget: Budget, log_scale: float) -
         gaussian_epsilon(mu_at(log_scale + step), budget.delta).upper for step in (0.0, 0.02)
     )
     slope = math.log(far / near) / 0.02 if 0.0 < far < near < math.inf else -1.5
-    return min(max(slope, -20.0), -0.2)
+    return min(max(slope, _STEEPEST), _FLATTEST)
 
 
 def _central_limit(alphas: FloatArray, budget: Budget) -> Callable[[float], float]:

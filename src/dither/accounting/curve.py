@@ -160,8 +160,11 @@ class Integral:
     def lower(self, epsilon: float) -> float:
         """Return a certified lower bound on δ(ε); it may be negative."""
         value = self._down.value(epsilon, self._tilt, self._omega, sign=-1.0)
-        alias = self._curve.alias(epsilon, self._tilt, self._period, self._tau)
-        return value - self._lost(epsilon, self._down) - alias
+        return value - self._lost(epsilon, self._down) - self.alias(epsilon)
+
+    def alias(self, epsilon: float) -> float:
+        """Bound what sampling in ω adds to δ(ε)."""
+        return self._curve.alias(epsilon, self._tilt, self._period, self._tau)
 
     @property
     def grid(self) -> tuple[float, float, int]:

@@ -23,7 +23,10 @@ KINDS: dict[str, tuple[Kind, ...]] = {
 }
 _STRONGEST = 50.0  # μ, beyond which differences of Gaussian tails underflow
 # Widths of the buckets and smoothing relative to 1/θ; both err by their squares.
-_REFINEMENTS = ((0.025, 0.15), (0.01, 0.05), (0.004, 0.02), (0.0015, 0.008), (0.0005, 0.003))
+_REFINEMENTS = ((0.01, 0.05), (0.004, 0.02), (0.0015, 0.008), (0.0005, 0.003))
+_COARSE, _ROUGH = (0.025, 0.1), (0.06, 0.4)
+_STEEPER = 1.5  # how much faster δ may fall than was assumed
+_ALIAS = 1e-3  # how much of δ aliases may be
 _SMALLEST_DELTA, _NEGLIGIBLE_DELTA, _SMALLEST_EPSILON = 1e-30, 1e-15, 1e-3
 
 
@@ -83,15 +86,14 @@ def coarse_epsilon(
     noise_multipliers: FloatArray, *, sample_rate: float, delta: float, sampling: str
 ) -> float:
     """Return a certified upper bound on ε that is quick and good to about half a percent."""
-    width, smoothing = _REFINEMENTS[0]
-    return _bracket_once(noise_multipliers, sample_rate, delta, sampling, width, smoothing).upper
+    return _bracket_once(noise_multipliers, sample_rate, delta, sampling, *_COARSE).upper
 
 
 def rough_epsilon(
     noise_multipliers: FloatArray, *, sample_rate: float, delta: float, sampling: str
 ) -> float:
     """Return a certified upper bound on ε that is quicker and good to a few percent."""
-    return _bracket_once(noise_multipliers, sample_rate, delta, sampling, 0.06, 0.4).upper
+    return _bracket_once(noise_multipliers, sample_rate, delta, sampling, *_ROUGH).upper
 
 
 def sensitivity(sampling: str) -> float:
@@ -146,7 +148,7 @@ def _bracket_once(
 def _epsilon_once(curve: Curve, delta: float) -> Bracket:
     """Return ε(δ) of one curve: the moments' bound, and the integral's where it is better."""
     upper, theta = curve.chernoff(delta)
-    lower, guess, scale = 0.0, 0.5 * upper, theta
+    lower, guess, scale = 0.0, 0.5 * upper, _STEEPER * theta
     for _ in range(6):
         if upper == 0.0:
             break
@@ -157,7 +159,7 @@ def _epsilon_once(curve: Curve, delta: float) -> Bracket:
         upper = _crossing(integral.upper, delta, upper)
         lower = max(lower, _last_above(integral.lower, delta, upper))
         slope = integral.slope(upper)
-        if upper >= 0.9 * guess and slope <= 1.5 * scale:
+        if integral.alias(upper) <= _ALIAS * delta and slope <= _STEEPER * scale:
             break
         guess, scale = 0.9 * upper, max(scale, slope)
     return Bracket(upper, lower)
@@ -204,7 +206,7 @@ def _delta_once(curve: Curve, epsilon: float) -> Bracket:
         upper = min(upper, integral.upper(epsilon))
         lower = max(lower, integral.lower(epsilon))
         slope = integral.slope(epsilon)
-        if lower > 0.7 * upper and slope <= 1.5 * scale:
+        if integral.alias(epsilon) <= _ALIAS * lower and slope <= _STEEPER * scale:
             break
         target, scale = min(target, 0.5 * upper, max(lower, 1e-3 * upper)), max(scale, slope)
     return Bracket(upper, lower)

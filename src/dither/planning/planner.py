@@ -1,5 +1,6 @@
 """From a budget to a plan: the noise is searched for, and its cost proven."""
 
+import math
 from dataclasses import replace
 from typing import overload
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dither import accounting, theory, validate
-from dither.accounting.calibration import calibrate
+from dither.accounting.calibration import find_scale, secant_slope
 from dither.accounting.cyclic import cycle_minima
 from dither.noise import Correlated, Custom, GrowthBound, Matched, Optimal, Uniform
 from dither.noise.iterates import iterate_variances
@@ -23,6 +24,7 @@ _NOISES: dict[str, Allocation | Correlated] = {
     "correlated": Correlated(),
 }
 NOISES = (*_NOISES,)
+_AIM = 0.9996
 
 
 @overload
@@ -226,23 +228,28 @@ def _correlated(shape: Plan, noise: Correlated, budget: Budget) -> Plan:
 
 
 def _search(shape: Plan, alphas: FloatArray, budget: Budget, allocation: Allocation) -> Plan:
-    """Return the plan of this shape whose noise costs the budget, and no more."""
+    """Return the plan of this shape whose noise costs the budget, and no more.
+
+    Coarse upper bounds find the scale to half a percent, and certificates the rest.
+    """
     start, floor = None, 0.0
     if isinstance(allocation, Optimal):
         start, floor = 1.0, allocation.floor if alphas.min() >= allocation.floor else 0.0
     target = replace(budget, sample_rate=shape.charge_rate, sampling=shape.charge_sampling)
     charged = cycle_minima(alphas, shape.bands)
+    scale, slope = find_scale(charged, target, accuracy=0.005, start=start, floor=floor)
+    before = None
     for attempt in range(8):
-        start = calibrate(charged, target, accuracy=5e-4, start=start, floor=floor)
-        z = validate.positives(noise_multipliers=np.maximum(alphas * start, floor))
+        z = validate.positives(noise_multipliers=np.maximum(alphas * scale, floor))
         made = replace(
             shape, noise_multipliers=z, delta=budget.delta, accountant=budget.accountant or "pld"
         )
         reached = made.bound.epsilon / budget.epsilon
-        if (0.999 if attempt < 2 else 0.995) <= reached <= 1.0:
+        if (0.999 if attempt < 4 else 0.995) <= reached <= 1.0:
             return made
-        # The certificate is finer than the search's probes; aim between its limits.
-        target = replace(target, epsilon=target.epsilon * 0.9997 / reached)
+        here = math.log(scale), math.log(reached)
+        slope = slope if before is None else secant_slope(before, here)
+        before, scale = here, scale * (reached / _AIM) ** (-1.0 / slope)
     raise validate.InvalidValueError(
         "epsilon must be one that this accountant resolves to half a percent, "
         f"got {budget.epsilon!r}"
