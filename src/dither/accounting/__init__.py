@@ -48,6 +48,7 @@ from dither.accounting.rdp import (
     renyi_delta,
     renyi_divergences,
     renyi_epsilon,
+    steps_epsilon,
 )
 from dither.types import FloatArray, PrivacyBound, adjacency_of
 
@@ -121,8 +122,7 @@ def epsilon(
         found = _pld_epsilon(z, q, delta, sampling, tolerance)
         value, lower = found.upper, found.lower
     elif accountant == "rdp":
-        divergences = renyi_divergences(z, sample_rate=q, sampling=sampling)
-        value = renyi_epsilon(divergences, ORDERS, delta)
+        value = steps_epsilon(z, q, delta, sampling)
     elif accountant == "gdp":
         rate = validate.rate(sample_rate=q)
         value, proven = estimates.central_limit_epsilon(z, rate, delta, sampling), rate == 1.0

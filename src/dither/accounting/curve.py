@@ -254,7 +254,9 @@ def _count_frequencies(
             break
         log_size[:enough] += count * np.log(_sizes(mus, count, q, tilt, spacing, enough, kind))
         above = np.flatnonzero(log_size[:enough] > log_size[0] - 60.0)
-        enough = min(int(above[-1]) + 2, enough)
+        before, enough = enough, min(int(above[-1]) + 2, enough)
+        if enough > 0.95 * before:
+            break
     rest = float(np.exp(log_size[enough:]).sum()) * spacing / math.pi * 2.0
     end = omega[-1]
     beyond = math.exp(-0.5 * (tau * end) ** 2 + 0.5 * tau * tau * tilt * (tilt + 1.0))

@@ -23,6 +23,7 @@ import numpy as np
 
 from dither.types import FloatArray
 
+_HUGE = 50.0  # y from which log(1 − q + q·e^y) is y plus something
 Direction = Literal["poisson-remove", "poisson-add", "fixed"]
 
 
@@ -60,14 +61,19 @@ class Ratio(NamedTuple):
 
 def record_ratio(y: FloatArray, q: float) -> Ratio:
     """Return 1 − q + q·e^y, exact for tiny q and for huge y."""
+    if y.max(initial=0.0) <= _HUGE:
+        excess = q * np.expm1(y)
+        return Ratio(excess, np.log1p(excess))
     return Ratio(q * np.expm1(np.minimum(y, 600.0)), log_record_ratio(y, q))
 
 
 def log_record_ratio(y: FloatArray, q: float) -> FloatArray:
     """Return log(1 − q + q·e^y), exact for tiny q and for huge y."""
-    small = np.log1p(q * np.expm1(np.minimum(y, 50.0)))
-    large = y + np.log(q + (1.0 - q) * np.exp(-np.maximum(y, 50.0)))
-    return np.where(y > 50.0, large, small)
+    small: FloatArray = np.log1p(q * np.expm1(np.minimum(y, _HUGE)))
+    if y.max(initial=0.0) <= _HUGE:
+        return small
+    large = y + np.log(q + (1.0 - q) * np.exp(-np.maximum(y, _HUGE)))
+    return np.where(y > _HUGE, large, small)
 
 
 def ratio(mus: FloatArray, x: FloatArray, q: float, size: int) -> Ratio:
@@ -150,16 +156,20 @@ def power_excess(found: Ratio, log_weight: FloatArray, kappa: float) -> FloatArr
     v, loss = found
     weight = np.exp(log_weight)
     near = np.abs(v) * (abs(kappa) + 8.0) < 0.03
-    far = np.abs(kappa * loss) > 2.0
     small = np.where(near, v, 0.0)
     series = np.ones_like(small)
     for k in (8, 7, 6, 5, 4, 3):
         series = 1.0 + series * small * (kappa - k + 1.0) / k
     series *= 0.5 * kappa * (kappa - 1.0) * small * small * weight
+    if near.all():
+        return series
+    far = np.abs(kappa * loss) > 2.0
     # w^κ − 1 − κ·v, written as w·(w^(κ−1) − 1) − (κ−1)·v for κ > 0, where κ − 1 may be small.
     rest, factor = (kappa - 1.0, 1.0 + v) if kappa > 0.0 else (kappa, 1.0)
-    between = weight * (factor * np.expm1(np.where(far, 0.0, rest * loss)) - rest * v)
-    power = np.exp(np.minimum(log_weight + kappa * loss, 700.0))
-    steep = (1.0 - kappa) * weight + kappa * np.exp(np.minimum(log_weight + loss, 700.0))
-    line = np.where(loss > 30.0, steep, weight * (1.0 + kappa * v))
-    return np.where(near, series, np.maximum(np.where(far, power - line, between), 0.0))
+    excess = weight * (factor * np.expm1(np.where(far, 0.0, rest * loss)) - rest * v)
+    if far.any():
+        power = np.exp(np.minimum(log_weight + kappa * loss, 700.0))
+        steep = (1.0 - kappa) * weight + kappa * np.exp(np.minimum(log_weight + loss, 700.0))
+        line = np.where(loss > 30.0, steep, weight * (1.0 + kappa * v))
+        excess = np.where(far, power - line, excess)
+    return np.where(near, series, np.maximum(excess, 0.0))

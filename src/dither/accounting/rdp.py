@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from dither import validate
 from dither.accounting.pld import KINDS, sampled_steps, sensitivity
+from dither.accounting.steps import SampledSteps
 from dither.accounting.transform import log_moments
 from dither.types import FloatArray
 
@@ -20,6 +21,8 @@ from dither.types import FloatArray
 ORDERS: FloatArray = np.unique(
     np.concatenate([1.0 + np.geomspace(0.02, 4000.0, 100), np.arange(2.0, 33.0)])
 )
+_WIDTH = 0.005
+_STRIDE = 8
 _ROUNDING = 1e-10  # of one step's divergence, far above the error of its quadrature
 
 
@@ -46,9 +49,28 @@ def renyi_divergences(
     q = validate.rates(z.size, sample_rate=sample_rate)
     at = _check_orders(orders)
     validate.choice(KINDS, sampling=sampling)
-    steps = sampled_steps(z, q, sampling, 0.005)
+    return _divergences(sampled_steps(z, q, sampling, _WIDTH), at, sampling)
+
+
+def _divergences(steps: SampledSteps, orders: FloatArray, sampling: str) -> FloatArray:
     kind = KINDS[sampling][0]
-    return np.array([steps.log_moment(a - 1.0, kind) / (a - 1.0) for a in at])
+    return np.array([steps.log_moment(a - 1.0, kind) / (a - 1.0) for a in orders])
+
+
+def steps_epsilon(
+    noise_multipliers: FloatArray, sample_rate: float | FloatArray, delta: float, sampling: str
+) -> float:
+    """Return the smallest ε that RDP of all steps gives for δ at any of `ORDERS`.
+
+    (a − 1)·ε(a) is a sum of convex functions of the order, so that ε(a) has one valley: the best
+    of every eighth order shows between which two it lies.
+    """
+    steps = sampled_steps(noise_multipliers, sample_rate, sampling, _WIDTH)
+    few = np.append(ORDERS[::_STRIDE], ORDERS[-1])
+    best = int(np.argmin(_divergences(steps, few, sampling) + conversion(few, delta)))
+    low, high = few[max(best - 1, 0)], few[min(best + 1, few.size - 1)]
+    orders = ORDERS[(low <= ORDERS) & (high >= ORDERS)]
+    return renyi_epsilon(_divergences(steps, orders, sampling), orders, delta)
 
 
 def _check_orders(orders: ArrayLike) -> FloatArray:

@@ -21,7 +21,7 @@ from dither import validate
 from dither.accounting.calibration import calibrate
 from dither.accounting.cyclic import cycle_rate
 from dither.noise.optimal import Optimal
-from dither.noise.workload import Workload
+from dither.noise.workload import Workload, filtered
 from dither.types import Budget, FloatArray
 
 CANDIDATES = (2, 4, 8, 16)
@@ -191,9 +191,7 @@ def inverse(coefficients: tuple[float, ...], size: int) -> FloatArray:
     >>> inverse((1.0, 0.5), 4)
     array([ 1.   , -0.5  ,  0.25 , -0.125])
     """
-    from scipy.signal import lfilter  # over a second to import, for this alone
-
-    return np.asarray(lfilter([1.0], coefficients, np.eye(1, size)[0]))
+    return filtered(coefficients, np.eye(1, size)[0])
 
 
 def check_coefficients(correlation: ArrayLike, steps: int) -> tuple[float, ...]:
@@ -265,8 +263,6 @@ def _coefficients(
 
 def _log_error(H: FloatArray, bands: int) -> Callable[[FloatArray], tuple[float, FloatArray]]:
     """Return the function that the search minimises, of the scaled θ_1 … θ_{b−1}."""
-    from scipy.signal import lfilter
-
     size = len(H)
 
     def log_error(x: FloatArray) -> tuple[float, FloatArray]:
@@ -277,7 +273,7 @@ def _log_error(H: FloatArray, bands: int) -> Callable[[FloatArray], tuple[float,
         pulled, square = H @ r, float(theta @ theta)
         value = float(r @ pulled)
         # The derivative of r by θ_k is −r·r, k places later.
-        product = lfilter([1.0], theta, r)
+        product = filtered(theta, r)
         slope = np.array([-2.0 * pulled[k:] @ product[: size - k] for k in range(1, bands)])
         gradient = slope / value + 2.0 * theta[1:] / square
         return math.log(square * value), gradient / _SCALE

@@ -8,6 +8,7 @@ that table.
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import final
 
 import numpy as np
@@ -19,10 +20,11 @@ from dither.accounting.calibration import calibrate
 from dither.accounting.curve import Curve
 from dither.accounting.steps import SampledSteps, Steps, reduce_steps
 from dither.accounting.transform import log_moments, transforms
+from dither.noise.workload import filtered
 from dither.types import Budget, FloatArray
 
 _ROUNDS = 5
-_SETTLED = 4e-3
+_SETTLED = 1e-4
 _LONGEST_STEP = 4.0
 # Aim a little below the target: the certificate's own width then still fits.
 _AIM = 0.999
@@ -71,19 +73,20 @@ class Optimal:
         """Return w_t: with what weight the noise of each step reaches the parameters."""
         eta = validate.positives(stepsizes=stepsizes)
         if self.momentum > 0.0:
-            from scipy.signal import lfilter  # over a second to import, for this alone
-
-            eta = np.asarray(lfilter([1.0], [1.0, -self.momentum], eta[::-1])[::-1])
+            eta = filtered((1.0, -self.momentum), eta[::-1])[::-1]
         return np.asarray(np.maximum((eta / eta.max()) ** 2, 1e-60))
 
     def alphas(self, stepsizes: ArrayLike, *, budget: Budget | None = None) -> FloatArray:
         """Return noise multipliers that meet the budget, up to a scale very close to 1."""
-        w = self.weights(stepsizes)
+        eta = validate.positives(stepsizes=stepsizes)
         if budget is None:
             raise validate.InvalidValueError(
                 "budget must be given to Optimal, whose noise depends on it, got None"
             )
-        budget = _check_budget(budget)
+        return _alphas(self, eta.tobytes(), _check_budget(budget)).copy()
+
+    def _search(self, w: FloatArray, budget: Budget) -> FloatArray:
+        """Return the noise multipliers for steps with these weights."""
         if budget.sample_rate <= budget.delta:
             raise validate.InvalidValueError(
                 f"sample_rate must be above delta = {budget.delta:g} for Optimal: below it the "
@@ -102,7 +105,8 @@ class Optimal:
                 shape, budget, accuracy=0.004, start=1.0, floor=self.floor, share=_AIM
             )
             z = np.maximum(shape * scale, self.floor)
-            if float(np.max(np.abs(np.log(z / before)))) < _SETTLED:
+            # What is left to gain is about the square of how far the noise that matters moved.
+            if float(np.average(np.log(z / before) ** 2, weights=w * z * z)) < _SETTLED:
                 break
         return z
 
@@ -118,6 +122,12 @@ class Optimal:
             floor=self.floor,
         )
         return np.sqrt(_stationary_noise(cost, w, float(cost.value(z * z).sum())))
+
+
+@lru_cache(maxsize=8)
+def _alphas(noise: Optimal, stepsizes: bytes, budget: Budget) -> FloatArray:
+    """Return `Optimal.alphas`, remembered: correlated noise is compared with it."""
+    return noise._search(noise.weights(np.frombuffer(stepsizes)), budget)
 
 
 @dataclass(frozen=True)

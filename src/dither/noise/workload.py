@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dither.types import FloatArray
 
@@ -104,3 +105,17 @@ class Workload:
             if lag:
                 found[lag:] += weights * scale[: T - lag]
         return found
+
+
+def filtered(coefficients: ArrayLike, x: FloatArray) -> FloatArray:
+    """Return y with y_t = x_t − Σ_{s≥1} θ_s·y_{t−s}, θ_0 = 1: the coefficients of x(·)/θ(·).
+
+    >>> filtered((1.0, -1.0), np.array([1.0, 2.0, 3.0]))
+    array([1., 3., 6.])
+    """
+    from scipy.linalg.lapack import dtbtrs  # scipy.signal takes half a second to import
+
+    theta = np.asarray(coefficients, dtype=np.float64)[: x.size]
+    bands = np.repeat(theta[:, None], x.size, axis=1)
+    found, _ = dtbtrs(bands, x, uplo="L")
+    return np.asarray(found)
