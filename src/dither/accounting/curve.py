@@ -39,6 +39,7 @@ from dither.types import FloatArray
 _MOST_WORK = 4e9  # products; a frequency of a group counts for 1,000, for the sake of memory
 _FEW_POINTS = 48
 _PROBES = 6
+_RATIO = 1.4  # between orders of moments that are compared
 
 
 class TooFineError(ArithmeticError):
@@ -66,8 +67,11 @@ class Curve:
             self._moments[theta] = self._steps.log_moment(theta, self._kind)
         return self._moments[theta]
 
-    def chernoff(self, delta: float) -> tuple[float, float]:
-        """Return (ε, θ): the best ε that moments alone give for δ, and the order that gives it."""
+    def chernoff(self, delta: float, enough: float = 0.0) -> tuple[float, float]:
+        """Return (ε, θ): the best ε that moments alone give for δ, and the order that gives it.
+
+        Or any that is at most ``enough``.
+        """
 
         def epsilon(theta: float) -> float:
             log_ratio = self.log_moment(theta) - math.log(delta) + _best_payoff(theta)
@@ -75,7 +79,7 @@ class Curve:
 
         spread = math.sqrt(max(self.log_moment(1.0), 1e-300))
         start = math.sqrt(-2.0 * math.log(delta)) / spread
-        theta = _minimize(epsilon, min(max(start, 1e-3), 1e7))
+        theta = _minimize(epsilon, min(max(start, 1e-3), 1e7), enough)
         return max(epsilon(theta), 0.0), theta
 
     def chernoff_delta(self, epsilon: float, theta: float) -> tuple[float, float]:
@@ -107,8 +111,8 @@ class Curve:
     ) -> tuple[float, float]:
         """Return the tilt that needs the shortest period for aliases below e^log_small."""
         best = (math.inf, theta)
-        orders = theta * 1.25 ** np.arange(-6, 5)
-        for tilt in orders[:8]:
+        orders = theta * _RATIO ** np.arange(-4.0, 4.0)
+        for tilt in orders[:6]:
             below = -log_small / tilt
             above = min(
                 (self.log_moment(order) - order * epsilon - log_small) / (order - tilt)
@@ -297,20 +301,24 @@ def _best_payoff(theta: float) -> float:
     return theta * math.log(theta / (theta + 1.0)) - math.log1p(theta)
 
 
-def _minimize(function: Callable[[float], float], start: float) -> float:
-    """Return about where a function of log θ with one valley is lowest, searched from ``start``."""
-    ratio = 1.6
-    best, value = start, function(start)
-    for direction in (ratio, 1.0 / ratio):
-        while 1e-4 < best * direction < 1e8:
-            candidate = function(best * direction)
-            if not candidate < value:
+def _minimize(function: Callable[[float], float], start: float, enough: float = -math.inf) -> float:
+    """Return about where a function of log θ with one valley is lowest, searched from ``start``.
+
+    The search ends as soon as a value is at most ``enough``.
+    """
+    values = {0: function(start)}
+    best = 0
+    for direction in (1, -1):
+        at = best + direction
+        while values[best] > enough and 1e-4 < start * _RATIO**at < 1e8:
+            values[at] = function(start * _RATIO**at)
+            if not values[at] < values[best]:
                 break
-            best, value = best * direction, candidate
-    for _ in range(3):
-        ratio = math.sqrt(ratio)
-        for candidate_theta in (best * ratio, best / ratio):
-            candidate = function(candidate_theta)
-            if candidate < value:
-                best, value = candidate_theta, candidate
-    return best
+            best, at = at, at + direction
+    theta, value = start * _RATIO**best, values[best]
+    sides = [values.get(best + direction, math.nan) - value for direction in (1, -1)]
+    if not (value > enough and sum(sides) > 0.0 and math.isfinite(sum(sides))):
+        return theta
+    # The lowest point of the parabola through three values, and where it is between them.
+    lowest = theta * _RATIO ** (0.5 * (sides[1] - sides[0]) / sum(sides))
+    return lowest if function(lowest) < value else theta

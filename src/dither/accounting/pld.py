@@ -138,7 +138,7 @@ def _bracket_once(
         if found.upper >= size * steps.most_by_adding():
             continue
         curve = Curve(steps, kind, smoothing=smoothing)
-        by_moments, _ = curve.chernoff(delta)
+        by_moments, _ = curve.chernoff(delta, found.upper)
         if by_moments > found.upper:
             other = _epsilon_once(curve, delta)
             found = Bracket(max(found.upper, other.upper), max(found.lower, other.lower))
