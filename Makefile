@@ -58,6 +58,7 @@ package: $(DEV) ## a wheel and an sdist, in dist/
 bench: $(DEV) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.accounting
+	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.shaping
 	$(BIN)/python -m benchmarks.clipping
 	$(BIN)/python -m benchmarks.users

@@ -125,7 +125,7 @@ def main() -> None:
     for name, value in results.items():
         if name != "settings":
             print(f"{name}: {value}")
-    record("planning", "python -m benchmarks.planning", ("numpy", "scipy"), results)
+    record("planning", "make bench", ("numpy", "scipy"), results)
 
 
 if __name__ == "__main__":

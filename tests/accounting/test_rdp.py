@@ -102,6 +102,19 @@ def test_the_conversion_against_brute_force(seed: int) -> None:
     assert ours < classical * (1.0 - 1e-3)
 
 
+@pytest.mark.parametrize("sampling", accounting.SAMPLINGS)
+@pytest.mark.parametrize("seed", range(6))
+def test_epsilon_is_the_least_of_all_orders(seed: int, sampling: str) -> None:
+    random = np.random.default_rng([seed, 29])
+    q, delta = log_uniform(random, 1e-4, 1.0), log_uniform(random, 1e-9, 1e-2)
+    z = log_uniform(random, 0.3, 60.0) * np.exp(random.uniform(0.0, 1.0, 7))
+    found = accounting.epsilon(
+        z, sample_rate=q, delta=delta, sampling=sampling, accountant="rdp"
+    ).epsilon
+    every = renyi_divergences(z, sample_rate=q, sampling=sampling)
+    assert found == renyi_epsilon(every, ORDERS, delta)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_delta_and_epsilon_are_inverse(seed: int) -> None:
     random = np.random.default_rng([seed, 24])
