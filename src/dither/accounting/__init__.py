@@ -104,8 +104,8 @@ def epsilon(
 
     Example:
         >>> bound = epsilon([1.1] * 1000, sample_rate=0.01, delta=1e-5)
-        >>> print(f"{bound.lower:.2f} to {bound.epsilon:.2f}")
-        1.51 to 1.52
+        >>> print(f"{bound.lower:.4f} to {bound.epsilon:.4f}")
+        1.5153 to 1.5154
     """
     if sampling == "cyclic":
         charges, rate = _charges(noise_multipliers, sample_rate, bands)

@@ -100,7 +100,7 @@ def find_scale(
 def secant_slope(one: tuple[float, float], other: tuple[float, float]) -> float:
     """Return the slope between two points (log c, log ε), within what noise can have.
 
-    >>> secant_slope((0.0, 0.3), (0.1, 0.1))
+    >>> secant_slope((0.0, 0.5), (0.25, 0.0))
     -2.0
     """
     slope = (other[1] - one[1]) / (other[0] - one[0])
