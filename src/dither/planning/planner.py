@@ -24,7 +24,7 @@ _NOISES: dict[str, Allocation | Correlated] = {
     "correlated": Correlated(),
 }
 NOISES = (*_NOISES,)
-_AIM = 0.9996
+_AIM = 0.9998
 
 
 @overload
