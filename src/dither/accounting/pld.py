@@ -155,7 +155,10 @@ def _epsilon_once(curve: Curve, delta: float) -> Bracket:
         try:
             integral = curve.integral(guess, delta, theta, scale)
         except TooFineError:
-            break
+            if lower > 0.0 or scale <= theta:
+                break
+            scale = theta  # less work, of which more may have to be repeated
+            continue
         upper = _crossing(integral.upper, delta, upper)
         lower = max(lower, _last_above(integral.lower, delta, upper))
         slope = integral.slope(upper)
