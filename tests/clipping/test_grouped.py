@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from dither.clipping import Lookup, Outer, PerRecord
 from dither.clipping.clip import Clip, sum_clipped
-from dither.clipping.contributions import Contribution, Grouped, Summed
+from dither.clipping.contributions import Contribution, Grouped, Place, Placed, Summed, add_up
 from dither.clipping.rules.convolution import convolution
 from dither.clipping.rules.registry import Call
 
@@ -34,12 +34,22 @@ def lookup() -> Lookup:
     return Lookup(torch.randint(5, (ROWS, 3)), normal(ROWS, 3, 2), 5)
 
 
+def placed(offset: int, *, stored: bool = False) -> Contribution:
+    """Return gradients of a transposed part of a parameter."""
+    part = (
+        PerRecord(normal(ROWS, 3, 2)) if stored else Outer(normal(ROWS, 4, 3), normal(ROWS, 4, 2))
+    )
+    return Placed([part], [Place((3, 2), (1, 3), offset)], (4, 3))
+
+
 KINDS: dict[str, Callable[[], Contribution]] = {
     "stored": lambda: PerRecord(normal(ROWS, 3, 2)),
     "inner products": lambda: Outer(normal(ROWS, 1, 60), normal(ROWS, 1, 50)),
     "formed": lambda: Outer(normal(ROWS, 5, 6), normal(ROWS, 5, 4)),
     "rows of a table": lookup,
     "table and head": lambda: Summed([lookup(), Outer(normal(ROWS, 2, 5), normal(ROWS, 2, 2))]),
+    "views": lambda: add_up([placed(0), placed(0, stored=True), placed(6)]),
+    "overlapping views": lambda: add_up([placed(0), placed(3)]),
     "kept": lambda: convolved(4, size=8),
     "kept for many rows": lambda: convolved(30, size=3),
 }

@@ -4,9 +4,10 @@ A contribution stands for one gradient per record. It knows its squared norms wi
 rounding errors, the weighted sum over records, and, a few records at a time, the gradients
 themselves. Three kinds are enough: gradients that are small anyway (:class:`PerRecord`), sums of
 outer products as matrix products have them (:class:`Outer`), and rows of a table
-(:class:`Lookup`). The weight of a convolution has outer products, too, or what PyTorch itself
-computes for it (:class:`Convolved`). Those of a parameter that is used more than once are joined,
-or :class:`Summed` where they are of different kinds. Rows that are clipped together are merged:
+(:class:`Lookup`). Those of views of a parameter are :class:`Placed`. The weight of a convolution
+has outer products, too, or what PyTorch itself computes for it (:class:`Convolved`). Those of a
+parameter that is used more than once are joined, or :class:`Summed` where they are of different
+kinds. Rows that are clipped together are merged:
 what is stored is added up, and what is not is :class:`Grouped`.
 
 **Rounding.** The bound beside a squared norm covers what rounding can hide of it, in the norm or in
@@ -30,6 +31,7 @@ from dither.clipping.contributions.base import (
 from dither.clipping.contributions.convolved import MAX_KEPT, Convolved, WeightGradients
 from dither.clipping.contributions.grouped import Grouped
 from dither.clipping.contributions.outer import Factor, Outer
+from dither.clipping.contributions.placed import Place, Placed, place_of
 from dither.clipping.contributions.summed import Summed, add_up
 
 __all__ = [
@@ -42,9 +44,12 @@ __all__ = [
     "Lookup",
     "Outer",
     "PerRecord",
+    "Place",
+    "Placed",
     "Records",
     "Summed",
     "WeightGradients",
     "add_up",
+    "place_of",
     "unit_roundoff",
 ]

@@ -17,15 +17,17 @@ from dither.clipping.contributions.base import (
     row_norms,
     unit_roundoff,
 )
+from dither.clipping.contributions.convolved import Convolved
 from dither.clipping.contributions.grouped import Grouped
 from dither.clipping.contributions.outer import Outer
+from dither.clipping.contributions.placed import Placed, are_apart
 
 
 def add_up(parts: Sequence[Contribution]) -> Contribution:
     """Return the sum of contributions to one parameter.
 
     Those of one kind become one, so that a parameter that is used at every step of a loop costs as
-    much as one that is used for all steps at once.
+    much as one that is used for all steps at once. Views that have no entry in common become one.
 
     >>> part = Outer(torch.ones(2, 1, 3), torch.ones(2, 1, 4))
     >>> add_up([part, part]).terms
@@ -35,6 +37,11 @@ def add_up(parts: Sequence[Contribution]) -> Contribution:
     for part in parts:
         by_kind[_kind(part)].append(part)
     joined = [found[0] if len(found) == 1 else _joined(found) for found in by_kind.values()]
+    views = [part for part in joined if isinstance(part, Placed)]
+    places = [place for part in views for place in part.places]
+    if len(views) > 1 and are_apart(places):
+        together = Placed([part for view in views for part in view.parts], places, views[0].shape)
+        joined = [together, *(part for part in joined if not isinstance(part, Placed))]
     return joined[0] if len(joined) == 1 else Summed(joined)
 
 
@@ -44,13 +51,16 @@ def _kind(part: Contribution) -> Hashable:
         return Outer, part.dtype, part.shape, part.axes, part.height
     if isinstance(part, PerRecord | Lookup):
         return type(part), part.dtype
-    return id(part)
+    return (Placed, *part.places) if isinstance(part, Placed) else id(part)
 
 
 def _joined(parts: Sequence[Contribution]) -> Contribution:
     first = parts[0]
     if isinstance(first, PerRecord):
         return PerRecord(torch.stack([part.rows(0, part.records) for part in parts]).sum(0))
+    if isinstance(first, Placed):
+        of_places = zip(*(part.parts for part in parts if isinstance(part, Placed)), strict=True)
+        return Placed([add_up(found) for found in of_places], first.places, first.shape)
     heights, widths = (torch.cat(each, 1) for each in zip(*map(_factors, parts), strict=True))
     if isinstance(first, Lookup):
         return Lookup(heights, widths, first.height)
@@ -59,7 +69,7 @@ def _joined(parts: Sequence[Contribution]) -> Contribution:
 
 
 class Summed(Contribution):
-    """The gradients of a parameter that is used more than once."""
+    """The gradients of a parameter that is used more than once, in different ways."""
 
     def __init__(self, parts: Sequence[Contribution]) -> None:
         self.parts = list(parts)
@@ -107,7 +117,7 @@ class Summed(Contribution):
         return Grouped(self, counts)
 
     def _terms(self) -> int:
-        return sum(part.terms if isinstance(part, Outer | Lookup) else 1 for part in self.parts)
+        return sum(map(_terms_of, self.parts))
 
     def _inner_products_are_cheaper(self) -> bool:
         terms = self._terms()
@@ -121,6 +131,15 @@ class Summed(Contribution):
                 squared = squared + 2.0 * _inner_products(part, other)
         terms = sum(sum(each.shape[1:]) for part in self.parts for each in _factors(part))
         return squared, terms * unit_roundoff(self.dtype) * self.magnitudes().square_()
+
+
+def _terms_of(part: Contribution) -> int:
+    """Return how many terms a record's gradient is the sum of."""
+    if isinstance(part, Summed | Placed):
+        return sum(map(_terms_of, part.parts))
+    if isinstance(part, Convolved):
+        return part.products.terms
+    return part.terms if isinstance(part, Outer | Lookup) else 1
 
 
 def _has_inner_products(part: Contribution) -> bool:
