@@ -84,9 +84,14 @@ class Sorted(nn.Module):
         lambda x, order: torch.cat([x[i : i + 1] for i in order.tolist()]),
         lambda x, order: torch.stack([x.unbind()[i] for i in order.tolist()]),
         lambda x, order: x.index_select(0, order),
+        lambda x, order: torch.zeros(x.shape).to(x).index_add_(0, order.argsort(), x),
+        lambda x, order: torch.zeros(x.shape).to(x).index_put((order.argsort(),), x),
     ],
-    ids=["tensor", "numpy", "list", "stack", "cat", "unbind", "index_select"],
-)
+    ids=[
+        "tensor", "numpy", "list", "stack", "cat", "unbind", "index_select", "index_add",
+        "index_put",
+    ],
+)  # fmt: skip
 def test_rows_that_are_moved_in_a_later_batch(pick: Callable[[Tensor, Tensor], Tensor]) -> None:
     torch.manual_seed(0)
     same_order = torch.randn(9, 4)

@@ -7,10 +7,12 @@ A batch goes through these files:
 
 1. ``recording``: hooks on the model report its calls. ``independence`` checks that a call treats
    every record by itself, on the first batches; ``recorder`` notes which PyTorch functions use
-   parameters on records. Attention and recurrent layers are spelled out by ``replacements``.
+   parameters on records; ``layouts`` and ``moves`` say where the records are in a tensor. Attention
+   and recurrent layers are spelled out by ``replacements``.
 2. ``engine``: from the losses to the clipped sum. ``apply_rules`` turns uses into ``contributions``
-   by the ``rules``, or record by record; ``gradient_checks`` compares them with plain autograd and
-   checks that losses depend on their own records alone.
+   by the ``rules``, or record by record; ``locate`` finds rows that were moved;
+   ``gradient_checks`` compares them with plain autograd and checks that losses depend on their own
+   records alone.
 3. ``clip``: norms, clip factors and the weighted sum.
 
 Layers that are refused by their type are in ``layers``, losses of a wrong shape in ``batch``.

@@ -1,7 +1,8 @@
 """Apply the rules: from recorded uses and the gradients of their outputs to contributions."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,10 +10,26 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from dither.clipping.batch import accumulation_dtype, map_tensors, quiet_vmap, tensors
-from dither.clipping.contributions import MAX_KEPT, Contribution, PerRecord, add_up
+from dither.clipping.contributions import (
+    MAX_KEPT,
+    Contribution,
+    Outer,
+    PerRecord,
+    Place,
+    Placed,
+    add_up,
+    place_of,
+)
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.rules.fallback import repeat_per_record
-from dither.clipping.rules.registry import Call, Rule, UnsupportedCallError, rule_of
+from dither.clipping.rules.registry import (
+    Call,
+    Rule,
+    UnsupportedCallError,
+    layout_by_rule,
+    rule_of,
+    takes_any_leading_dims,
+)
 from dither.validate import InvalidValueError
 
 Gradients = Sequence[Tensor | None]
@@ -69,13 +86,21 @@ def reason_for_fallback(use: Use, recorder: Recorder) -> str | None:
     if any(recorder.was_changed(tensor) for tensor in held):
         return "what was derived from it was changed in place"
     rule = rule_of(use.function)
-    if rule is not None and use.layout is None:
+    if rule is not None and use.layout is None and not use.is_moved:
         return f"{use.name} does not have the records along its output's first dimension"
-    formed = [t for t in held if rule is None or id(t) in recorder.derived]
+    formed = [t for t in held if rule is None or not _keeps_form(t, recorder)]
     roots = sum(recorder.parameters[name].numel() for name in recorder.parameters_in(formed))
     if recorder.records * (roots + sum(t.numel() for t in formed)) > 4 * MAX_KEPT and formed:
         return f"{use.name} would need too much memory for all records at once"
     return None
+
+
+def _keeps_form(tensor: Tensor, recorder: Recorder) -> bool:
+    """Return whether contributions to a tensor are contributions to one parameter as they are."""
+    if id(tensor) not in recorder.derived:
+        return True
+    names = recorder.parameters_in(tensor)
+    return place_of(tensor, recorder.parameters[names[0]]) is not None
 
 
 def apply_rules(
@@ -92,7 +117,9 @@ def apply_rules(
     parts: defaultdict[str, list[Contribution]] = defaultdict(list)
     repeated: list[str] = []
     for position, use in enumerate(recorder.uses):
-        if position not in gradients or all(each is None for each in gradients[position]):
+        if position not in gradients or not any(
+            each is not None and each.numel() for each in gradients[position]
+        ):
             continue
         try:
             for tensor, part in _apply_to_use(use, gradients[position], recorder, repeated):
@@ -100,8 +127,7 @@ def apply_rules(
                     parts[name].append(pulled)
         except UnsupportedCallError as reason:
             slow.update({name: slow.get(name, str(reason)) for name in use.names})
-    summed = {name: add_up(found) for name, found in parts.items() if name not in slow}
-    return summed, repeated
+    return {name: add_up(parts[name]) for name in parts if name not in slow}, repeated
 
 
 def _apply_to_use(
@@ -118,37 +144,58 @@ def _apply_to_use(
 def _apply_rule(
     rule: Rule, use: Use, gradients: Gradients, recorder: Recorder
 ) -> Iterable[tuple[Tensor, Contribution]]:
-    layout = use.layout
-    if layout is None or len(gradients) != 1:
+    layout, (gradient, *others) = use.layout, gradients
+    assert gradient is not None  # noqa: S101 (uses without a gradient were left out)
+    if layout is None or others:
         raise UnsupportedCallError(
             f"{use.name} does not have the records along its output's first dimension"
         )
-
-    def prepare(value: Any) -> Any:
-        if isinstance(value, Tensor) and not recorder.stands_for_parameters(value):
-            if id(value) in use.from_batch:
-                if not layout.fits(value, recorder.records):
-                    raise UnsupportedCallError(f"{use.name} has records in different dimensions")
-                value = layout.record_first(value, recorder.records)
-            return value.to(accumulation_dtype(value.dtype)) if value.is_floating_point() else value
-        return value
-
-    (gradient,) = gradients
-    call = Call(
-        use.function,
-        tuple(prepare(value) for value in use.args),
-        {name: prepare(value) for name, value in use.kwargs.items()},
-        recorder.records,
-        tuple(t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)),
-    )
-    assert gradient is not None  # noqa: S101 (uses without a gradient were left out)
-    rows = layout.record_first(gradient, recorder.records)
-    found = rule(call, rows.to(accumulation_dtype(gradient.dtype)))
+    rows = _RecordRows(use, recorder.records)
+    held = [t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)]
+    prepare = partial(rows.of_argument, held={id(tensor) for tensor in held})
+    args, kwargs = map_tensors((use.args, use.kwargs), prepare)
+    moved = rows.of(gradient)
+    call = Call(use.function, args, kwargs, recorder.records * rows.times, tuple(held), layout)
+    found = rule(call, moved.to(accumulation_dtype(moved.dtype)))
     return [
-        (tensor, part)
-        for tensor, part in _check_rule_output(rule, use, found, recorder.records)
+        (tensor, part.join(rows.times) if rows.times > 1 else part)
+        for tensor, part in _check_rule_output(rule, use, found, call.records)
         if recorder.stands_for_parameters(tensor)
     ]
+
+
+class _RecordRows:
+    """How the arguments and the gradient of a use are given to its rule."""
+
+    def __init__(self, use: Use, records: int) -> None:
+        self._use, self._records = use, records
+        self._is_raw = layout_by_rule(use.function) is not None
+        self._is_flat = not (self._is_raw or takes_any_leading_dims(use.function))
+        self.times = 1
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with one entry per record first, or one per row of a record."""
+        layout = self._use.layout
+        if self._is_raw or layout is None:
+            return tensor
+        if not layout.fits(tensor, self._records):
+            raise UnsupportedCallError(f"{self._use.name} has records in different dimensions")
+        tensor = layout.record_first(tensor, self._records)
+        if not (self._is_flat and layout.joined):
+            return tensor
+        self.times = tensor.shape[1]
+        return tensor.flatten(0, 1)
+
+    def of_argument(self, tensor: Tensor, held: Collection[int]) -> Tensor:
+        """Return an argument as the rule gets it, but for parameters, which are left alone."""
+        if id(tensor) in held:
+            return tensor
+        is_list = tensor.dim() == 1 and not tensor.is_floating_point()  # such as ends of groups
+        layout = self._use.layout
+        is_shared = is_list and layout is not None and not layout.fits(tensor, self._records)
+        if id(tensor) in self._use.from_batch and not is_shared:
+            tensor = self.of(tensor)
+        return tensor.to(accumulation_dtype(tensor.dtype)) if tensor.is_floating_point() else tensor
 
 
 def _check_rule_output(
@@ -173,6 +220,10 @@ def _pull_back(
     names = recorder.parameters_in(tensor)
     if id(tensor) not in recorder.derived:
         return [(names[0], part)]
+    place = place_of(tensor, recorder.parameters[names[0]])
+    if place is not None:
+        parameter = recorder.parameters[names[0]]
+        return [(names[0], _placed(part, place, parameter))]
     roots = [recorder.parameters[name].detach() for name in names]
     replay = _replay(recorder, tensor, names)
     pull = torch.func.vjp(replay, *roots)[1]
@@ -182,6 +233,14 @@ def _pull_back(
         (name, PerRecord(gradients.to(accumulation_dtype(gradients.dtype))))
         for name, gradients in zip(names, pulled, strict=True)
     ]
+
+
+def _placed(part: Contribution, place: Place, parameter: Tensor) -> Contribution:
+    """Return a contribution to a view of a parameter as one to the parameter."""
+    is_turned = parameter.dim() == 2 and place == place_of(parameter.t(), parameter)
+    if is_turned and isinstance(part, Outer) and part.groups == 1 and not part.right.is_copied:
+        return Outer(part.right.rows(0, part.records), part.left)
+    return Placed([part], [place], parameter.shape)
 
 
 def _replay(recorder: Recorder, tensor: Tensor, names: list[str]) -> Callable[..., Tensor]:

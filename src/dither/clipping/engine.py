@@ -27,6 +27,7 @@ from dither.clipping.clip import (
 )
 from dither.clipping.contributions import MAX_KEPT, Clippable, Contribution, PerRecord
 from dither.clipping.gradient_checks import check_own_rows, find_mismatches, gradients_of_half
+from dither.clipping.locate import locate_rows
 from dither.clipping.recorder import Recorder
 from dither.clipping.recording import MAX_ATTEMPTS, CheckCache, RecordedBatch
 from dither.clipping.rows import ENOUGH_RECORDS
@@ -111,6 +112,8 @@ def _compute_contributions(
     slow = _slow_before_gradients(recorder, losses)
     unchecked = _unchecked_parameters(recorder, cache, slow)
     gradients = _gradients_at_uses(recording, losses, slow, keep_graph=bool(slow or unchecked))
+    if locate_rows(recorder, losses, gradients):
+        unchecked = _unchecked_parameters(recorder, cache, slow)
     parts, repeated = apply_rules(recorder, gradients, slow)
     for call_name in repeated:
         warn_once(cache, f"{call_name}: no rule, so this call is repeated for every record")

@@ -17,9 +17,10 @@ from torch.autograd.graph import get_gradient_edge
 from dither.clipping.apply_rules import gradients_at
 from dither.clipping.batch import accumulation_dtype
 from dither.clipping.contributions import Contribution
+from dither.clipping.layouts import Layout, Rows
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.recording import Output
-from dither.clipping.rows import Layout, random_half, record_axes
+from dither.clipping.rows import random_half, record_axes
 from dither.validate import InvalidValueError
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.004, torch.bfloat16: 0.03}
@@ -174,7 +175,7 @@ def find_mismatches(
 
 
 def _rows_differ(
-    layout: Layout | None,
+    layout: Layout | Rows | None,
     plain: Tensor | None,
     weighted: Tensor | None,
     weights: Tensor,

@@ -7,9 +7,9 @@ the edge of the graph at which its output's gradient will be computed; what is c
 parameters alone (a transposed weight, a slice of a position table) stands for its parameters.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,32 +18,23 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dither.clipping.batch import tensors
+from dither.clipping.layouts import FIRST, JOINED, SECOND, Layout, Rows, layout_of
 from dither.clipping.memory import SeenBytes
-from dither.clipping.replacements import max_pool2d, spelled_out
-from dither.clipping.rows import Layout, layout_of
-from dither.clipping.rules.registry import takes_any_leading_dims
+from dither.clipping.moves import are_of_records
+from dither.clipping.origins import Origins, SeenCall
+from dither.clipping.replacements import (
+    ATTENTION_ARGUMENTS,
+    mask_of_scores,
+    max_pool2d,
+    spelled_out,
+)
+from dither.clipping.rules import registry
+from dither.clipping.rules.registry import Call
 from dither.validate import InvalidValueError
 
 _EXPANDING = {Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.broadcast_to}
+_CASTS = {Tensor.to, Tensor.type_as}
 _IN_PLACE_SUMS = {Tensor.add_, Tensor.sub_, Tensor.__iadd__, Tensor.__isub__}
-_MOVING: dict[Any, tuple[int, int | None]] = {
-    getattr(home, name): found
-    for names, found in {
-        ("index_select", "gather", "index_add", "index_copy", "scatter", "scatter_add"): (1, None),
-        ("flip", "select", "narrow"): (1, None),
-        ("sort",): (1, -1),
-        ("topk",): (2, -1),
-        ("roll", "take_along_dim", "repeat_interleave", "masked_select"): (2, None),
-        ("split", "chunk", "tensor_split"): (2, 0),
-        ("unbind",): (1, 0),
-        ("cat", "concat", "stack"): (1, 0),
-    }.items()
-    for name in names
-    for home in (torch, Tensor)
-    if hasattr(home, name)
-}
-"""Functions that can put a record into another's row: the position of their ``dim``, and which it
-is if it is not given; None for all dimensions flattened."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +52,8 @@ class Use:
         versions: the inputs with their version counters, which change with their values.
         names: the parameters that it uses.
         layout: where the records seem to be in the first output.
-        key: the same for uses that are computed alike; None if records may have been moved.
+        form: the same for uses that are called alike.
+        is_moved: whether records may have been moved, or it is unknown where they are.
     """
 
     function: Callable[..., Any]
@@ -73,8 +65,15 @@ class Use:
     sources: tuple[Node, ...]
     versions: tuple[tuple[Tensor, int], ...]
     names: tuple[str, ...]
-    layout: Layout | None
-    key: object
+    layout: Layout | Rows | None
+    form: object
+    is_moved: bool
+
+    @property
+    def key(self) -> object:
+        """The same for uses that are computed alike; None if records may have been moved."""
+        layout = self.layout if isinstance(self.layout, Layout) else type(self.layout)
+        return None if self.is_moved else (self.form, layout)
 
     @property
     def name(self) -> str:
@@ -92,16 +91,6 @@ class Derived:
     kwargs: dict[str, Any]
     position: int | None
     version: int
-
-
-class SeenCall(NamedTuple):
-    """One call, as it was seen; with every input tensor, its version and the node that made it."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    inputs: list[tuple[Tensor, int, Node | None]]
-    outputs: list[Tensor]
 
 
 class Recorder(TorchFunctionMode):
@@ -123,9 +112,7 @@ class Recorder(TorchFunctionMode):
         self.uses: list[Use] = []
         self.derived: dict[int, Derived] = {}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
-        self._in_place = torch.arange(records)
-        self._orders: dict[int, Tensor | None] = {}  # of tensors from the batch: whose each row is
-        self._alive: list[Tensor] = []  # so that no other tensor gets an id that is known
+        self._origins = Origins(records)
         self._inside_layers, self._is_paused = 0, False
         self._listener: object = None
 
@@ -140,8 +127,8 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._is_paused:
             return func(*args, **kwargs)
-        order = self._orders.get(id(args[0])) if args else None
-        replacement = spelled_out(func, args, kwargs, None if order is self._in_place else order)
+        order = self._origins.other_order(args[0]) if args else None
+        replacement = spelled_out(func, args, kwargs, order)
         if replacement is not None:
             with self:
                 return replacement()
@@ -150,6 +137,8 @@ class Recorder(TorchFunctionMode):
                 "model must leave its weights alone, got an embedding with max_norm, which "
                 "rewrites the rows that the records use"
             )
+        if func is functional.scaled_dot_product_attention:
+            args, kwargs = self._with_mask_of_records(args, kwargs)
         given = tensors((args, kwargs) if kwargs else args)
         before = [(tensor, tensor._version, tensor.grad_fn) for tensor in given]
         output = (max_pool2d if func is functional.max_pool2d else func)(*args, **kwargs)
@@ -159,6 +148,52 @@ class Recorder(TorchFunctionMode):
         if made:
             self._record(SeenCall(func, args, kwargs, before, made))
         return output
+
+    def _with_mask_of_records(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Give every record a copy of a mask of parameters, such as biases of positions."""
+        named = dict(zip(ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
+        query, key, mask = named["query"], named["key"], named.get("attn_mask")
+        if mask is None or not (self.stands_for_parameters(mask) and self.comes_from_batch(query)):
+            return args, kwargs
+        if self._is_per_record(mask, query):
+            self._record_as_use(mask)
+            return args, kwargs
+        own = mask_of_scores(mask, query, key)
+        inputs = [(each, each._version, each.grad_fn) for each in (mask, query)]
+        self._record(SeenCall(mask_of_scores, (mask, query, key), {}, inputs, [own]))
+        return (), named | {"attn_mask": own}
+
+    def _promoted(self, given: Sequence[Tensor], batch: frozenset[int]) -> frozenset[int]:
+        """Record derived tensors with a row for every record, such as codes of random times."""
+        origins = [(t, self._origins.layout_of(t)) for t in given if id(t) in batch]
+        rows = [t for t, layout in origins if layout is not None and layout.axis == 0]
+        found = [t for t in given if any(self._is_per_record(t, each) for each in rows)]
+        for tensor in found:
+            self._record_as_use(tensor)
+        return frozenset(id(tensor) for tensor in found)
+
+    def _is_per_record(self, tensor: Tensor, other: Tensor) -> bool:
+        """Return whether a derived tensor has a row for each of a tensor from the batch."""
+        is_alike = tensor.dim() == other.dim() > 0 and len(tensor) == len(other) > 1
+        return is_alike and id(tensor) in self.derived
+
+    def _record_as_use(self, tensor: Tensor) -> None:
+        """Record what has made a derived tensor as a use, in which constants have the records."""
+        made = self.derived.pop(id(tensor))
+        self._origins.keep([tensor])
+        for each in tensors((made.args, made.kwargs)):
+            if id(each) in self.derived and each.shape[:1] == tensor.shape[:1]:
+                self._record_as_use(each)
+        given = tensors((made.args, made.kwargs))
+        inputs = [(each, each._version, each.grad_fn) for each in given]
+        seen = SeenCall(made.function, made.args, made.kwargs, inputs, [tensor])
+        self._origins.add(tensor, FIRST if len(tensor) == self.records else JOINED)
+        held = [each for each in given if self.stands_for_parameters(each)]
+        rows = frozenset(id(each) for each in given if each.shape[:1] == tensor.shape[:1])
+        if held:
+            self._record_use(seen, rows - {id(each) for each in held})
 
     def begin_call(self, arguments: Any, ragged: Collection[int]) -> None:
         """Track the arguments of a module that have rows of the batch.
@@ -173,16 +208,17 @@ class Recorder(TorchFunctionMode):
         rows = {k: t for k, t in enumerate(tensors(arguments)) if self._has_rows(t)}
         single = {k: t for k, t in rows.items() if len(t) == self.records}
         for place, tensor in (single or rows).items():
-            if id(tensor) not in self._orders:
-                self._alive.append(tensor)
-                is_known = single and place not in ragged
-                self._orders[id(tensor)] = self._in_place if is_known else None
+            if tensor not in self._origins:
+                is_moved = not single or place in ragged
+                self._origins.add(tensor, FIRST if single else None, is_moved=is_moved)
+        seconds = [] if rows else [t for t in tensors(arguments) if SECOND.fits(t, self.records)]
+        for tensor in seconds:
+            self._origins.add(tensor, SECOND, is_moved=True)
+        self._origins.keep([*(single or rows).values(), *seconds])
 
     def end_call(self, outputs: list[Tensor]) -> None:
         """Forget what was computed inside a call, but for its outputs."""
-        self._alive = [*self._alive, *outputs]
-        known = {id(tensor) for tensor in self._alive}
-        self._orders = {key: order for key, order in self._orders.items() if key in known}
+        self._origins.keep(outputs, others=False)
 
     def start(self, listener: object) -> None:
         """Start recording, and keep alive the listener that waits for the end of the call."""
@@ -243,44 +279,33 @@ class Recorder(TorchFunctionMode):
         A function that torch does not show, such as a custom autograd function, leaves tensors of
         unknown origin: with a gradient, they come from something that was computed here.
         """
-        if id(tensor) in self._orders:
+        if tensor in self._origins:
             return True
         unknown = tensor.requires_grad and tensor.grad_fn is not None and self._has_rows(tensor)
         if unknown:
-            self._orders[id(tensor)] = self._in_place if len(tensor) == self.records else None
+            is_single = len(tensor) == self.records
+            self._origins.add(tensor, FIRST if is_single else None, is_moved=not is_single)
         return unknown
 
     def _record(self, seen: SeenCall) -> None:
         given = [tensor for tensor, _, _ in seen.inputs]
-        batch = frozenset(id(tensor) for tensor in given if self.comes_from_batch(tensor))
+        valued = given[:1] if seen.function in _CASTS else given
+        batch = frozenset(id(tensor) for tensor in valued if self.comes_from_batch(tensor))
+        if batch and registry.is_by_entry(seen.function):
+            batch |= self._promoted(given, batch)
         held = [tensor for tensor in given if self.stands_for_parameters(tensor)]
         is_per_record = seen.outputs[0].shape[:1] == (self.records,)
         # Positions or types of tokens may be looked up once per record, whatever the record is.
-        looks_up = seen.function is functional.embedding and seen.outputs[0].dim() > 2
+        looks_up = seen.function is functional.embedding and any(map(are_of_records, given))
         spread = bool(held) and (seen.function in _EXPANDING or looks_up) and is_per_record
         if not (batch or spread):
-            for tensor in seen.outputs:
-                self._orders.pop(id(tensor), None)
+            self._origins.forget(seen.outputs)
             if held and not self._inside_layers:
                 self._record_derived(seen)
             return
-        order = self._order_after(seen, batch)
-        self._orders.update({id(tensor): order for tensor in seen.outputs})
+        self._origins.follow(seen, batch)
         if held and not self._inside_layers:
-            self._record_use(seen, batch, order is not self._in_place)
-
-    def _order_after(self, seen: SeenCall, batch: frozenset[int]) -> Tensor | None:
-        """Return whose each row of the outputs is; None if it is unknown."""
-        picked = _picked_records(seen, self.records)
-        from_batch = [id(seen.args[0])] if picked is not None else [*batch]
-        orders = [self._orders.get(key) for key in from_batch]
-        first = orders[0] if orders else self._in_place
-        if first is None or any(each is not first for each in orders):
-            return None
-        if picked is None:
-            return None if _moves_records(seen, batch, self.records) else first
-        order = picked if first is self._in_place else first[picked]
-        return self._in_place if torch.equal(order.cpu(), self._in_place) else order
+            self._record_use(seen, batch)
 
     def _record_derived(self, seen: SeenCall) -> None:
         for position, tensor in enumerate(seen.outputs):
@@ -289,15 +314,16 @@ class Recorder(TorchFunctionMode):
                 call = seen.function, seen.args, seen.kwargs
                 self.derived[id(tensor)] = Derived(tensor, *call, place, tensor._version)
 
-    def _record_use(self, seen: SeenCall, batch: frozenset[int], moved: bool) -> None:
+    def _record_use(self, seen: SeenCall, batch: frozenset[int]) -> None:
         if not any(tensor.requires_grad for tensor in seen.outputs):
             return
         function, shape = seen.function, seen.outputs[0].shape
         later = function in _IN_PLACE_SUMS
-        layout = layout_of(shape, self.records, takes_any_leading_dims(function))
+        layout = self._layout_of(seen, shape)
         names = self.parameters_in([tensor for tensor, _, _ in seen.inputs])
         kind = type(function) if isinstance(function, nn.Module) else function
         form = self._signature((seen.args, seen.kwargs), batch)
+        is_unknown = layout is None and registry.rule_of(function) is not None
         is_ambiguous = shape[:2] == (self.records, self.records)
         use = Use(
             function,
@@ -310,9 +336,20 @@ class Recorder(TorchFunctionMode):
             tuple((t, t._version if later else version) for t, version, _ in seen.inputs),
             tuple(names),
             layout,
-            None if moved else (kind, tuple(names), layout, is_ambiguous, len(shape), form),
+            (kind, tuple(names), is_ambiguous, len(shape), form),
+            self._origins.is_moved(seen.outputs[0]) or is_unknown,
         )
         self.uses.append(use)
+
+    def _layout_of(self, seen: SeenCall, shape: torch.Size) -> Layout | None:
+        locate = registry.layout_by_rule(seen.function)
+        if locate is None:
+            any_dims = registry.takes_any_leading_dims(seen.function)
+            return layout_of(
+                shape, self.records, any_dims, self._origins.layout_of(seen.outputs[0])
+            )
+        held = tuple(t for t, _, _ in seen.inputs if self.stands_for_parameters(t))
+        return locate(Call(seen.function, seen.args, seen.kwargs, self.records, held), shape)
 
     def _signature(self, arguments: Any, batch: frozenset[int]) -> object:
         """Return the kinds of arguments of a call, without their values and sizes."""
@@ -329,61 +366,3 @@ class Recorder(TorchFunctionMode):
         if isinstance(arguments, dict):
             return tuple((name, self._signature(each, batch)) for name, each in arguments.items())
         return type(arguments)
-
-
-def _picked_records(seen: SeenCall, records: int) -> Tensor | None:
-    """Return in which order a call puts all records of its first argument, if it does that."""
-    subject = seen.args[0] if seen.args else None
-    if not isinstance(subject, Tensor):
-        return None
-    axis = 0 if subject.shape[:1] == (records,) else 1
-    index = _index_along(axis, seen, subject)
-    if index is None or not index.shape == subject.shape[axis : axis + 1] == (records,):
-        return None
-    every = torch.arange(records, device=index.device)
-    return index if torch.equal(index.sort().values, every) else None
-
-
-def _index_along(axis: int, seen: SeenCall, subject: Tensor) -> Tensor | None:
-    """Return the integers by which a call picks along a dimension."""
-    index: Any = None
-    if seen.function in (torch.index_select, Tensor.index_select) and len(seen.args) == 3:
-        index = seen.args[2] if seen.args[1] == axis else None
-    elif seen.function is Tensor.__getitem__ and axis == 0:
-        index = seen.args[1]
-    elif seen.function in (torch.sort, Tensor.sort) and subject.dim() == 1:
-        index = seen.outputs[1]
-    is_index = isinstance(index, Tensor) and index.dtype == torch.int64
-    return index if is_index else None
-
-
-def _moves_records(seen: SeenCall, batch: frozenset[int], records: int) -> bool:
-    """Return whether a call can put a record of its first argument into another's row."""
-    subjects = [
-        t for t in tensors(seen.args[:1]) if id(t) in batch and t.dim() and len(t) % records == 0
-    ]
-    if not subjects:
-        return False
-    if seen.function is Tensor.__getitem__:
-        return _picks_rows(subjects[0], seen.args[1])
-    if seen.function not in _MOVING:
-        return False
-    place, along = _MOVING[seen.function]
-    along = seen.args[place] if len(seen.args) > place else along
-    along = seen.kwargs.get("dim", seen.kwargs.get("dims", along))
-    if along is None:
-        return True
-    dims = along if isinstance(along, tuple | list) else (along,)
-    most = max(1, subjects[0].dim() + (seen.function is torch.stack))
-    return any(dim % most == 0 for dim in dims)
-
-
-def _picks_rows(subject: Tensor, index: Any) -> bool:
-    """Return whether an index takes some rows of a tensor, or all in another order."""
-    first = index[0] if isinstance(index, tuple) and index else index
-    if isinstance(first, Tensor) and first.dtype == torch.int64:
-        every = torch.arange(len(subject), device=first.device)
-        return not torch.equal(first.flatten(), every)
-    if isinstance(first, slice):
-        return first != slice(None)
-    return first is not None and first is not Ellipsis

@@ -153,6 +153,16 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -torch.inf)
 
 
+ATTENTION_ARGUMENTS = "query", "key", "value", "attn_mask", "dropout_p", "is_causal"
+"""Of ``torch.nn.functional.scaled_dot_product_attention``, by position."""
+
+
+def mask_of_scores(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Return a mask with the shape of all scores: a view, with gradients of every record's own."""
+    scores = (*query.shape[:-1], key.shape[-2])
+    return mask.expand(torch.broadcast_shapes(mask.shape, scores))
+
+
 _MOST_PLACES = 16
 _CHUNK = 2**18
 """Numbers that are compared at a time: they stay in the cache."""

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dither.clipping.contributions import Contribution
+from dither.clipping.layouts import FIRST, Layout, Rows
 
 
 class UnsupportedCallError(Exception):
@@ -24,6 +26,7 @@ class Call:
         records: the number of records.
         parameters: those tensors among the arguments that are trainable parameters, or were
             computed from trainable parameters alone.
+        layout: where the records are in the output of the call itself.
 
     Example:
         >>> import torch
@@ -39,6 +42,7 @@ class Call:
     kwargs: dict[str, Any]
     records: int
     parameters: tuple[Tensor, ...] = ()
+    layout: Layout | Rows = FIRST
 
     def is_parameter(self, argument: object) -> bool:
         """Return whether an argument is one of the parameters."""
@@ -53,12 +57,22 @@ class Call:
 Rule = Callable[[Call, Tensor], Iterable[tuple[Tensor, Contribution]]]
 """From a call and the gradient with respect to its output to (parameter, contribution) pairs."""
 
+Locate = Callable[[Call, torch.Size], Layout | None]
+"""From a call and the shape of its output to where the records are in that, if it can be said."""
+
 _RULES: dict[Any, Rule] = {}
+_LOCATE: dict[Any, Locate] = {}
 _LAYERS: set[Any] = set()
 _ANY_LEADING_DIMS: set[Any] = set()
+_BY_ENTRY: set[Any] = {torch.cat, torch.concat}
 
 
-def register(*kinds: Callable[..., Any], any_leading_dims: bool = False) -> Callable[[Rule], Rule]:
+def register(
+    *kinds: Callable[..., Any],
+    any_leading_dims: bool = False,
+    by_entry: bool = False,
+    locate: Locate | None = None,
+) -> Callable[[Rule], Rule]:
     """Register a rule for functions, or for classes of layers (not for their subclasses).
 
     The rule is called after the backward pass with the :class:`Call` and the gradient of the sum
@@ -73,6 +87,9 @@ def register(*kinds: Callable[..., Any], any_leading_dims: bool = False) -> Call
         any_leading_dims: whether inputs may have any leading dimensions, as those of a linear layer
             may. Then records may also be along the second dimension or joined with another one;
             what the rule gets has them first.
+        by_entry: whether every entry of the output comes from one of each input.
+        locate: says where the records are, in calls where their dimension may be any. Then the
+            rule gets inputs and gradient as they are.
 
     Example:
         >>> import torch
@@ -100,6 +117,10 @@ def register(*kinds: Callable[..., Any], any_leading_dims: bool = False) -> Call
         _LAYERS.update(kind for kind in kinds if isinstance(kind, type))
         if any_leading_dims:
             _ANY_LEADING_DIMS.update(kinds)
+        if by_entry:
+            _BY_ENTRY.update(kinds)
+        if locate is not None:
+            _LOCATE.update(dict.fromkeys(kinds, locate))
         return rule
 
     return decorate
@@ -107,9 +128,16 @@ def register(*kinds: Callable[..., Any], any_leading_dims: bool = False) -> Call
 
 def rule_of(function: Callable[..., Any]) -> Rule | None:
     """Return the rule for a function or a layer, if there is one."""
-    if isinstance(function, nn.Module):
-        return _RULES.get(type(function))
-    return _RULES.get(function)
+    return _RULES.get(_kind(function))
+
+
+def layout_by_rule(function: Callable[..., Any]) -> Locate | None:
+    """Return what says where the records are in a function's output, if its rule has that."""
+    return _LOCATE.get(_kind(function))
+
+
+def _kind(function: Callable[..., Any]) -> object:
+    return type(function) if isinstance(function, nn.Module) else function
 
 
 def has_rule_as_layer(layer: nn.Module) -> bool:
@@ -119,4 +147,9 @@ def has_rule_as_layer(layer: nn.Module) -> bool:
 
 def takes_any_leading_dims(function: Callable[..., Any]) -> bool:
     """Return whether a function's rule takes records along other dimensions than the first."""
-    return (type(function) if isinstance(function, nn.Module) else function) in _ANY_LEADING_DIMS
+    return _kind(function) in _ANY_LEADING_DIMS
+
+
+def is_by_entry(function: Callable[..., Any]) -> bool:
+    """Return whether every entry of a function's output comes from one of each input."""
+    return function in _BY_ENTRY
