@@ -420,7 +420,7 @@ class Fails(nn.Module):
 
 def test_a_fallback_is_warned_of_once() -> None:
     model, x, y = models.Bare(), torch.randn(3, 4), torch.randint(3, (3,))
-    with pytest.warns(FallbackWarning, match="einsum with last"):
+    with pytest.warns(FallbackWarning, match="cdist with last"):
         clipped_sum(model, cross_entropy, x, y, clip_norm=1.0)
     clipped_sum(model, cross_entropy, x, y, clip_norm=1.0)
 

@@ -1,5 +1,6 @@
 """Every rule on random shapes, against a loop over single records."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -182,15 +183,130 @@ def test_bare_parameters_that_are_spread_or_derived(count: int, terms: int, widt
         check(Applied(function, *shape), x)
 
 
+@fewer
+@given(records, st.integers(2, 4), st.integers(2, 5))
+def test_sums_of_products(count: int, terms: int, width: int) -> None:
+    x, heads = torch.randn(count, terms, width), torch.randn(count, terms, 2, width)
+    cases: list[tuple[str, Tensor, tuple[int, ...]]] = [
+        ("bti,io->bto", x, (width, 3)),
+        ("bti,oi->bot", x, (3, width)),
+        ("...i,io->...o", x, (width, 3)),
+        ("bti,i", x, (width,)),
+        ("bti,ti->bt", x, (terms, width)),
+        ("bti,s->bsi", x, (3,)),
+        ("bthd,hde->bthe", heads, (2, width, 3)),
+        ("bthd,hdo->bto", heads, (2, width, 3)),
+        ("bthd,ehd->heb", heads, (3, 2, width)),
+        ("bthd,h...->tb...", heads, (2, 3, 2)),
+        ("bti,bti,ot->bo", x, (3, terms)),
+        ("bti,bsi,tsi->bi", x, (terms, terms, width)),
+    ]
+    for equation, inputs, shape in cases:
+        check(Applied(partial(summed, equation), *shape), inputs)
+
+
+def summed(equation: str, x: Tensor, p: Tensor) -> Tensor:
+    """A sum of products of the inputs, perhaps more than once, and a parameter; records first."""
+    inputs, _, output = equation.partition("->")
+    made = torch.einsum(equation, *[x] * inputs.count(","), p)
+    return made.movedim(output.index("b"), 0) if "b" in output else made
+
+
+@fewer
+@given(records, st.integers(2, 4), st.integers(2, 5))
+def test_batches_of_matrix_products(count: int, terms: int, width: int) -> None:
+    x = torch.randn(count, terms, width)
+    functions: list[tuple[Any, tuple[int, ...]]] = [
+        (lambda x, p: p @ x, (3, terms)),
+        (lambda x, p: torch.einsum("bti,ij,jk,kl->btl", x, p, p, p), (width, width)),
+        (lambda x, p: x[:, :, None] @ p, (terms, width, 2)),
+        (lambda x, p: torch.bmm(x.transpose(0, 1), p).transpose(0, 1), (terms, width, 2)),
+        (lambda x, p: torch.bmm(p, x.permute(1, 2, 0)).permute(2, 0, 1), (terms, 2, width)),
+        (lambda x, p: experts(x, p), (2, width, 3)),
+        (lambda x, p: x @ p, (width,)),
+        (lambda x, p: torch.mv(x.flatten(1), p[: x[0].numel()])[:, None], (20,)),
+    ]
+    for function, shape in functions:
+        check(Applied(function, *shape), x)
+
+
+def experts(x: Tensor, p: Tensor) -> Tensor:
+    """Every token through every matrix, with tokens and records joined."""
+    copies = x.reshape(1, -1, x.shape[-1]).expand(len(p), -1, -1)
+    return torch.bmm(copies, p).view(len(p), *x.shape[:2], -1).transpose(0, 1)
+
+
+@few
+@given(records, st.integers(1, 3), st.data())
+def test_transposed_convolutions(count: int, dims: int, data: st.DataObject) -> None:
+    kind: Any = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dims - 1]
+    groups, stride = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3))
+    dilation = data.draw(st.integers(1, 2))
+    layer = kind(
+        2 * groups,
+        data.draw(st.integers(1, 2)) * groups,
+        tuple(data.draw(st.integers(2, 3)) for _ in range(dims)),
+        stride=stride,
+        padding=data.draw(st.integers(0, 1)),
+        output_padding=data.draw(st.integers(0, max(stride, dilation) - 1)),
+        groups=groups,
+        bias=data.draw(st.booleans()),
+        dilation=dilation,
+    )
+    check(layer, torch.randn(count, 2 * groups, *(data.draw(st.integers(3, 5)),) * dims))
+
+
+@few
+@given(
+    records,
+    st.integers(1, 6),
+    st.sampled_from(["sum", "mean", "max"]),
+    st.sampled_from([None, 0, -1]),
+    st.booleans(),
+)
+def test_embedding_bags(count: int, terms: int, mode: Any, padding: int | None, last: bool) -> None:
+    layer = nn.EmbeddingBag(4, 3, mode=mode, padding_idx=padding, include_last_offset=last)
+    ids = torch.randint(4, (count, terms))
+
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = layer, nn.Linear(3, 2)
+
+        def forward(self, ids: Tensor, weights: Tensor) -> Tensor:
+            shares = {"per_sample_weights": weights} if mode == "sum" else {}
+            counts = torch.full((len(ids),), ids.shape[1]).cumsum(0)
+            starts = torch.cat([torch.zeros_like(counts[:1]), counts if last else counts[:-1]])
+            flat = {name: each.flatten() for name, each in shares.items()}
+            by_offsets = self.layer(ids.flatten(), starts, **flat)
+            self.layer.include_last_offset = False
+            halves = self.layer(ids.repeat_interleave(2, 0)).view(len(ids), 2, -1).tanh().sum(1)
+            together = self.layer(ids, **shares) + by_offsets.tanh() + halves
+            self.layer.include_last_offset = last
+            return torch.as_tensor(self.head(together))
+
+    check(Bags(), ids, torch.rand(count, terms))
+
+
+@fewer
+@given(records, sizes, sizes)
+def test_other_layers(count: int, terms: int, width: int) -> None:
+    x = torch.randn(count, terms, width)
+    check(nn.PReLU(), x)
+    check(scrambled(nn.PReLU(terms)), x)
+    check(scrambled(nn.BatchNorm1d(terms)).eval(), x)
+    both = nn.Bilinear(width, width, 3)
+    check(Applied(lambda x, p: F.bilinear(x, x.cos(), p), *both.weight.shape), x)
+    picked = lambda x, p: p[(x > 0).long(), (x < 1).long()]  # noqa: E731
+    check(Applied(picked, 2, 2), x)
+    check(Applied(lambda x, p: p[(x > 0).long()], 2, 3), x)
+
+
 @few
 @given(records, sizes)
 def test_other_functions_are_repeated_for_every_record(count: int, width: int) -> None:
-    function = lambda x, p: torch.einsum("bi,oi->bo", x, p)  # noqa: E731
-    check(Applied(function, 3, width), torch.randn(count, width), fallback="einsum with p")
-    bag = lambda x, p: F.embedding_bag((x[:, None] > 0).long().flatten(1), p)  # noqa: E731
-    check(Applied(bag, 2, 3), torch.randn(count, width), fallback="embedding_bag with p")
-    loop = lambda x, p: F.prelu(x, p) * float(len(x) > 0)  # noqa: E731
-    check(Applied(loop, 1), torch.randn(count, width), fallback="prelu with p")
+    distances = lambda x, p: torch.cdist(x[:, None], p)[:, 0]  # noqa: E731
+    check(Applied(distances, 3, width), torch.randn(count, width), fallback="cdist with p")
 
 
 def scrambled(layer: nn.Module) -> nn.Module:

@@ -12,6 +12,6 @@ To add a rule for a function or a class of layers:
    returns is compared with plain autograd when it is first used.
 """
 
-from dither.clipping.rules import convolution, elementwise, linear, norms
+from dither.clipping.rules import convolution, einsum, elementwise, embedding, linear, norms
 
-__all__ = ["convolution", "elementwise", "linear", "norms"]
+__all__ = ["convolution", "einsum", "elementwise", "embedding", "linear", "norms"]

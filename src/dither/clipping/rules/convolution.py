@@ -157,29 +157,68 @@ def convolution(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution
     )
     if inputs.dim() != weight.dim():
         raise UnsupportedCallError("a convolution without a dimension for the records")
-    groups, dims = groups or 1, weight.dim() - 2
-    kernel, positions = tuple(weight.shape[2:]), tuple(gradient.shape[2:])
+    is_fast = padding != "same" and _has_own_backward(inputs)
+    sides = _sides(padding, _per_dimension(dilation, weight.dim() - 2, 1), weight.shape[2:])
+    part = _products((inputs, gradient), weight, stride, sides, dilation, groups or 1, is_fast)
+    return _with_bias(weight, part, bias, gradient)
+
+
+@register(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+def transposed_convolution(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
+    """A convolution in which inputs and gradients have changed their roles.
+
+    The weight's gradient is Σ_t input_t ⊗ shifted gradient_t over input positions t.
+    """
+    inputs, weight, bias, stride, padding, more, groups, dilation = call.arguments(
+        "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"
+    )
+    if inputs.dim() != weight.dim():
+        raise UnsupportedCallError("a convolution without a dimension for the records")
+    dims = weight.dim() - 2
+    is_fast = not any(_per_dimension(more, dims, 0)) and _has_own_backward(inputs)
+    sides = _sides(0 if padding is None else padding, [1] * dims, weight.shape[2:])
+    part = _products((gradient, inputs), weight, stride, sides, dilation, groups or 1, is_fast)
+    return _with_bias(weight, part, bias, gradient)
+
+
+def _products(
+    pair: tuple[Tensor, Tensor],
+    weight: Tensor,
+    stride: Any,
+    sides: Sequence[tuple[int, int]],
+    dilation: Any,
+    groups: int,
+    is_fast: bool,
+) -> Contribution:
+    """Return Σ_t output_t ⊗ shifted input_t over the positions t of a convolution's outputs."""
+    inputs, outputs = pair
+    dims, kernel, positions = weight.dim() - 2, weight.shape[2:], outputs.shape[2:]
     steps, gaps = _per_dimension(stride, dims, 1), _per_dimension(dilation, dims, 1)
-    sides = _sides(padding, gaps, kernel)
-    geometry = Geometry(groups, positions, kernel, tuple(steps), tuple(gaps), tuple(sides))
-    left = gradient.reshape(call.records, groups, -1, prod(positions)).transpose(2, 3)
+    sizes = tuple(positions), tuple(kernel), tuple(steps), tuple(gaps), tuple(sides)
+    left = outputs.reshape(len(outputs), groups, -1, prod(positions)).transpose(2, 3)
     kernel_first = (len(weight), *kernel, weight.shape[1])
     channels_second = (0, dims + 1, *range(1, dims + 1))
-    products = Outer(left, ShiftedInputs(inputs, geometry), kernel_first, channels_second)
-    direct = None
-    if _has_own_backward(inputs, padding):
-        settings = steps, [low for low, _ in sides], gaps, False, [0] * dims, groups
-        direct = WeightGradients(inputs, gradient, weight.detach(), settings)
-    found: list[tuple[Tensor, Contribution]] = [(weight, Convolved(products, direct))]
+    shifted = ShiftedInputs(inputs, Geometry(groups, *sizes))
+    products = Outer(left, shifted, kernel_first, channels_second)
+    if not is_fast:
+        return Convolved(products)
+    settings = steps, [low for low, _ in sides], gaps, False, [0] * dims, groups
+    return Convolved(products, WeightGradients(inputs, outputs, weight.detach(), settings))
+
+
+def _with_bias(
+    weight: Tensor, part: Contribution, bias: Tensor | None, gradient: Tensor
+) -> list[tuple[Tensor, Contribution]]:
+    found: list[tuple[Tensor, Contribution]] = [(weight, part)]
     if bias is not None:
         found.append((bias, PerRecord(gradient.flatten(2).sum(2))))
     return found
 
 
-def _has_own_backward(inputs: Tensor, padding: Any) -> bool:
+def _has_own_backward(inputs: Tensor) -> bool:
     """Return whether PyTorch's backward pass of a convolution is fast for single records."""
     is_fast = inputs.device.type == "cpu" and inputs.dtype == torch.float32
-    return is_fast and padding != "same" and torch.backends.mkldnn.is_available()
+    return is_fast and torch.backends.mkldnn.is_available()
 
 
 def channels_last(inputs: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:

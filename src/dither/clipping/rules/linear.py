@@ -1,4 +1,4 @@
-"""Matrix products with a parameter, and embeddings, which are products with one-hot vectors."""
+"""Matrix products with a parameter."""
 
 from math import prod
 
@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dither.clipping.contributions import Contribution, Lookup, Outer, PerRecord
+from dither.clipping.contributions import Contribution, Outer, PerRecord
+from dither.clipping.layouts import FIRST, Rows
 from dither.clipping.recurrent import state_product
+from dither.clipping.rules.einsum import matrix_product, products_with
 from dither.clipping.rules.registry import Call, UnsupportedCallError, register
 
 
@@ -35,6 +37,8 @@ def sum_terms(tensor: Tensor) -> Tensor:
 @register(
     torch.matmul,
     torch.mm,
+    torch.mv,
+    Tensor.mv,
     Tensor.matmul,
     Tensor.mm,
     Tensor.__matmul__,
@@ -42,12 +46,17 @@ def sum_terms(tensor: Tensor) -> Tensor:
 )
 def matmul(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
     """The gradient of a matrix on the right is Σ_t input_t ⊗ gradient_t."""
-    inputs, other = (*call.args, *call.kwargs.values())
-    if other.dim() != 2 or not call.is_parameter(other) or inputs.dim() < 2:
-        raise UnsupportedCallError(
-            "matmul has its parameter on the left, or no matrix on the right"
-        )
-    return [(other, Outer(join_terms(inputs), join_terms(gradient)))]
+    one, other = (*call.args, *call.kwargs.values())
+    if other.dim() == 2 and call.is_parameter(other) and one.dim() > 1:
+        return [(other, Outer(join_terms(one), join_terms(gradient)))]
+    if other.dim() == 1 and call.is_parameter(other) and one.dim() > 1:
+        left = join_terms(gradient.unsqueeze(-1))
+        return [(other, Outer(left, join_terms(one), other.shape))]
+    if call.layout != FIRST or min(one.dim(), other.dim()) < 2:
+        raise UnsupportedCallError("matmul has no matrix on the right, and records elsewhere")
+    names = matrix_product(one, other)
+    operands = list(zip((one, other), names, strict=False))
+    return products_with(call, operands, (gradient, names[2]), names[2][0])
 
 
 @register(torch.addmm, any_leading_dims=True)
@@ -63,19 +72,33 @@ def addmm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
     ]
 
 
-@register(functional.embedding, any_leading_dims=True)
-def embedding(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
-    """Each token's gradient belongs to the row that was looked up; the padding's row has none."""
-    indices, weight, padding, longest, _, by_frequency = call.arguments(
-        "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq"
-    )
-    if longest is not None or by_frequency:
-        raise UnsupportedCallError(
-            "embedding has max_norm or scale_grad_by_freq, which mix records"
-        )
-    indices = indices.reshape(call.records, -1)
-    values = gradient.reshape(call.records, -1, gradient.shape[-1])
-    if padding is not None:
-        padding = padding % len(weight)
-        values = values.masked_fill((indices == padding)[:, :, None], 0.0)
-    return [(weight, Lookup(indices, values, len(weight)))]
+@register(functional.bilinear, any_leading_dims=True)
+def bilinear(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
+    """The weight's gradient is Σ_t gradient_t ⊗ input_t ⊗ other input_t."""
+    one, other, weight, bias = call.arguments("input1", "input2", "weight", "bias")
+    gradients = join_terms(gradient)
+    pairs = (join_terms(one)[..., :, None] * join_terms(other)[..., None, :]).flatten(2)
+    found: list[tuple[Tensor, Contribution]] = [(weight, Outer(gradients, pairs, weight.shape))]
+    if bias is not None:
+        found.append((bias, PerRecord(sum_terms(gradients))))
+    return found
+
+
+@register(torch._grouped_mm, functional.grouped_mm, any_leading_dims=True)
+def grouped_mm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
+    """Rows are sorted by their matrix, ``offs`` has the ends of their groups."""
+    inputs, weight, ends, bias = call.arguments("mat_a", "mat_b", "offs", "bias")
+    if ends is None or bias is not None or not call.is_parameter(weight) or weight.dim() != 3:
+        raise UnsupportedCallError("grouped_mm has no matrices of parameters with ends of groups")
+    count = gradient.shape[:-1].numel()
+    if isinstance(call.layout, Rows):
+        count = call.layout.shape[0]
+    places = torch.arange(count, device=ends.device)
+    matrices = torch.searchsorted(ends.to(places.dtype), places, right=True)
+    matrices = matrices.clamp(max=len(weight) - 1)  # there is no gradient behind the last end
+    of_rows = call.layout.record_first(matrices, call.records).reshape(call.records, -1)
+    owners = torch.arange(call.records, device=ends.device)[:, None] * len(weight) + of_rows
+    rows = Rows(owners.shape, owners.flatten(), call.records * len(weight))
+    factors = (rows.record_first(join_terms(each), rows.records) for each in (inputs, gradient))
+    left, right = (each.unflatten(0, (call.records, -1)) for each in factors)
+    return [(weight, Outer(left, right, weight.shape))]

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dither.clipping.contributions import Contribution, PerRecord
-from dither.clipping.rules.registry import Call, register
+from dither.clipping.rules.registry import Call, UnsupportedCallError, register
 from dither.validate import InvalidValueError
 
 
@@ -61,12 +61,26 @@ def instance_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contributi
     return affine(gradient, normalised, weight, bias, [1])
 
 
+@register(functional.batch_norm, torch.batch_norm)
+def batch_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
+    """Weight and bias have one entry per channel; the statistics are fixed."""
+    inputs, mean, variance, weight, bias, training, _, eps = call.arguments(
+        "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"
+    )
+    if training or mean is None:
+        raise UnsupportedCallError("batch_norm uses statistics of the batch")
+    normalised = functional.batch_norm(inputs, mean, variance, eps=1e-5 if eps is None else eps)
+    return affine(gradient, normalised, weight, bias, [1])
+
+
 @register(functional.layer_norm, torch.layer_norm, any_leading_dims=True)
 def layer_norm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]]:
     """Weight and bias have the shape of the last dimensions, which are normalised together."""
     inputs, shape, weight, bias, eps = call.arguments(
         "input", "normalized_shape", "weight", "bias", "eps"
     )
+    if tuple(inputs.shape[-len(shape) :]) != tuple(shape):
+        raise UnsupportedCallError("layer_norm has records within the dimensions it normalises")
     normalised = functional.layer_norm(inputs, shape, eps=1e-5 if eps is None else eps)
     kept = range(gradient.dim() - len(shape), gradient.dim())
     return affine(gradient, normalised, weight, bias, kept)
