@@ -235,6 +235,8 @@ def _search(shape: Plan, alphas: FloatArray, budget: Budget, allocation: Allocat
     start, floor = None, 0.0
     if isinstance(allocation, Optimal):
         start, floor = 1.0, allocation.floor if alphas.min() >= allocation.floor else 0.0
+    else:
+        alphas = alphas / alphas.max()  # only ratios count
     target = replace(budget, sample_rate=shape.charge_rate, sampling=shape.charge_sampling)
     charged = cycle_minima(alphas, shape.bands)
     scale, slope = find_scale(charged, target, accuracy=0.005, start=start, floor=floor)
