@@ -1,7 +1,8 @@
 """The models that people train beyond the small ones, each with a batch.
 
 They are made from public configurations with random weights: no weights are loaded. Each returns
-logits, so that all methods take the same model and the same loss.
+logits, so that all methods take the same model and the same loss. Dropout and stochastic depth are
+active, with these configurations' own rates, unless a case is made without.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.clipping_models import Case
 
-WORDS, CLASSES = 1000, 10
+WORDS, CLASSES, DROPOUT = 1000, 10, 0.1
 
 
 class Logits(nn.Module):
@@ -50,7 +51,7 @@ class ResidualBlock(nn.Module):
         return torch.relu(self.norms[1](self.second(made)) + self.shortcut(x))
 
 
-def resnet18() -> Case:
+def resnet18(_: float) -> Case:
     """ResNet-18 for 32×32 images, with GroupNorm for batch norm."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 3, 1, 1, bias=False),
@@ -65,7 +66,7 @@ def resnet18() -> Case:
     return _images(nn.Sequential(*layers), 16, 32)
 
 
-def vit_tiny() -> Case:
+def vit_tiny(_: float) -> Case:
     """A vision transformer of width 192 with 12 layers and 3 heads, 64 patches."""
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -76,12 +77,12 @@ def vit_tiny() -> Case:
     return _images(Logits(ViTForImageClassification(config)), 32, 32)
 
 
-def gpt2(dropout: float = 0.1) -> Case:
+def gpt2(dropout: float = DROPOUT) -> Case:
     """Six layers of width 384, tied embeddings, sequences of 128 tokens."""
     return _sequences(Logits(gpt2_model(dropout=dropout), use_cache=False), 16, 128)
 
 
-def gpt2_lora() -> Case:
+def gpt2_lora(dropout: float = DROPOUT) -> Case:
     """The same with adapters of rank 8 on its attention, no longer zero, as after a step."""
     from peft import LoraConfig, get_peft_model
 
@@ -89,11 +90,16 @@ def gpt2_lora() -> Case:
         task_type="CAUSAL_LM", r=8, target_modules=["c_attn"], fan_in_fan_out=True,
         init_lora_weights=False,
     )  # fmt: skip
-    return _sequences(Logits(get_peft_model(gpt2_model(), lora), use_cache=False), 16, 128)
+    model = get_peft_model(gpt2_model(dropout=dropout), lora)
+    return _sequences(Logits(model, use_cache=False), 16, 128)
 
 
 def gpt2_model(
-    words: int = 5000, width: int = 384, layers: int = 6, length: int = 128, dropout: float = 0.1
+    words: int = 5000,
+    width: int = 384,
+    layers: int = 6,
+    length: int = 128,
+    dropout: float = DROPOUT,
 ) -> Any:
     """A GPT-2 with random weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -138,34 +144,34 @@ class Translator(nn.Module):
         return result
 
 
-def t5() -> Case:
+def t5(dropout: float = DROPOUT) -> Case:
     """T5-small-like: four layers each of width 256, 64 tokens."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
         vocab_size=WORDS, d_model=256, d_kv=64, d_ff=1024, num_layers=4, num_heads=4,
-        decoder_start_token_id=0,
+        decoder_start_token_id=0, dropout_rate=dropout,
     )  # fmt: skip
     return _sequences(Translator(T5ForConditionalGeneration(config)), 16, 64, WORDS)
 
 
-def swin() -> Case:
+def swin(dropout: float = DROPOUT) -> Case:
     """Swin-tiny-like: windows of 4×4, 64×64 images, stochastic depth."""
     from transformers import SwinConfig, SwinForImageClassification
 
     config = SwinConfig(
         image_size=64, patch_size=2, embed_dim=96, depths=[2, 2, 6], num_heads=[3, 6, 12],
-        window_size=4, num_labels=CLASSES,
+        window_size=4, num_labels=CLASSES, drop_path_rate=dropout,
     )  # fmt: skip
     return _images(Logits(SwinForImageClassification(config)), 16, 64)
 
 
-def convnext() -> Case:
+def convnext(dropout: float = DROPOUT) -> Case:
     """ConvNeXt with stochastic depth, 64×64 images."""
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
     config = ConvNextConfig(
-        hidden_sizes=[48, 96, 192, 384], depths=[2, 2, 6, 2], drop_path_rate=0.1,
+        hidden_sizes=[48, 96, 192, 384], depths=[2, 2, 6, 2], drop_path_rate=dropout,
         image_size=64, patch_size=2, num_labels=CLASSES,
     )  # fmt: skip
     return _images(Logits(ConvNextForImageClassification(config)), 16, 64)
@@ -180,14 +186,20 @@ def _sequences(model: nn.Module, records: int, length: int, words: int = 5000) -
     return Case(model, ids, ids)
 
 
-CASES: dict[str, Callable[[], Case]] = {
+CASES: dict[str, Callable[[float], Case]] = {
     "ResNet-18-GN": resnet18,
     "ViT-tiny": vit_tiny,
     "GPT-2": gpt2,
     "LoRA on GPT-2": gpt2_lora,
-    "LSTM": lambda: recurrent(nn.LSTM),
-    "GRU": lambda: recurrent(nn.GRU),
+    "LSTM": lambda _: recurrent(nn.LSTM),
+    "GRU": lambda _: recurrent(nn.GRU),
     "T5": t5,
     "Swin": swin,
     "ConvNeXt": convnext,
 }
+
+
+def case(name: str, *, dropout: bool = True) -> Case:
+    """Return a case, the same one every time."""
+    torch.manual_seed(0)
+    return CASES[name](DROPOUT if dropout else 0.0)
