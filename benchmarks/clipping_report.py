@@ -128,14 +128,29 @@ def errors_of_peers(name: str) -> Iterator[str]:
     """Yield what the peers raise, and where their sums are wrong."""
     found = results(name)
     for model, errors in found["errors"].items():
+        methods: dict[str, list[str]] = {}
         for method, error in errors.items():
-            yield f"- {method} on {model}: `{error}`"
+            methods.setdefault(error, []).append(method)
+        for error, together in methods.items():
+            yield f"- {model}, {', '.join(together)}: `{error}`"
     for model, differences in found["difference from dither's sum"].items():
         for method, difference in differences.items():
             if isinstance(difference, str):
-                yield f"- {method} on {model}: {difference}"
+                yield f"- {model}, {method}: {difference}"
             elif not difference < WRONG:
-                yield f"- {method} on {model}: its sum differs by {difference:.2g}, relatively"
+                yield f"- {model}, {method}: its sum differs by {difference:.2g}, relatively"
+
+
+def step_table() -> Iterator[str]:
+    """Yield what a step of the GPT-2 of 124 million parameters takes."""
+    found = results("large_model_step")
+    steps, memory = found["steps"], found["GiB of the process"]
+    first = " ".join(number(each) for each in steps["first steps, times plain"])
+    yield row("", "plain", "private", "private / plain", "first steps / plain")
+    yield row("---", *["---:"] * 4)
+    yield row("seconds", *steps["seconds a step"].values(), steps["times plain"], first)
+    ratio = number(memory["private"] / memory["plain"])
+    yield row("memory of the process, GiB", *memory.values(), ratio, "")
 
 
 def memory_table(*names: str) -> Iterator[str]:
@@ -171,9 +186,9 @@ def growth_table() -> Iterator[str]:
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "clipping": lambda: speed_table("clipping"),
-    "clipping errors": lambda: errors_of_peers("clipping"),
     "models": lambda: speed_table("models"),
     "models errors": lambda: errors_of_peers("models"),
+    "large model step": step_table,
     "memory": lambda: memory_table("clipping", "models"),
     "growth": growth_table,
 }
