@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
+PEERS := $(VENV)/.ready-peers
 # Where MNIST and the like are, for the tests, benchmarks and experiments that use them.
 export DITHER_DATA ?= $(firstword $(wildcard ../shared/data) data)
 # Where the paper's tables are as CSV, for the report that sets them beside ours.
@@ -55,12 +56,14 @@ docs: $(DEV) ## the documentation site, in site/
 package: $(DEV) ## a wheel and an sdist, in dist/
 	$(BIN)/python -m build --no-isolation
 
-bench: $(DEV) ## benchmarks; results go to benchmarks/results/
+bench: $(PEERS) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.accounting
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.shaping
 	$(BIN)/python -m benchmarks.clipping
+	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.large_model_step
 	$(BIN)/python -m benchmarks.users
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.noise
@@ -71,6 +74,8 @@ bench: $(DEV) ## benchmarks; results go to benchmarks/results/
 	$(BIN)/python -m benchmarks.tables --again
 	$(BIN)/python -m benchmarks.distributed
 	$(BIN)/python -m benchmarks.transformers
+	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.clipping_report
 
 experiments: $(DEV) ## training on MNIST and Fashion-MNIST; results go to experiments/records/
 	$(BIN)/python -m experiments.noise_shapes
@@ -107,4 +112,9 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 $(DEV): $(READY)
 	@echo "installing the development tools in $(VENV) (about a minute the first time)"
 	@$(PIP) --no-build-isolation --editable '.[dev]' | $(SHOW)
+	@touch $@
+
+$(PEERS): $(DEV)
+	@echo "installing the libraries of the benchmarks in $(VENV)"
+	@$(PIP) --no-build-isolation --editable '.[dev,peers]' | $(SHOW)
 	@touch $@

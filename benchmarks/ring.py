@@ -20,8 +20,8 @@ import torch
 from rich.progress import track
 
 import dither
-from benchmarks.clipping import kibibytes
 from benchmarks.clipping_models import CASES, case, losses
+from benchmarks.clipping_workers import kibibytes
 from benchmarks.recording import record
 from dither import Plan
 from dither.randomness import Source

@@ -19,8 +19,8 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from benchmarks.clipping import kibibytes
 from benchmarks.clipping_models import case, losses
+from benchmarks.clipping_workers import kibibytes
 from benchmarks.recording import record
 from dither.clipping import ClippedSum
 from dither.clipping.clip import Clip

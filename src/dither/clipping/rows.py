@@ -1,5 +1,6 @@
 """Rows of records in tensors: where they may be, how to overwrite and how to compare them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,13 +124,19 @@ def almost_equal(one: Tensor, two: Tensor) -> bool:
         return one is two
     if one.layout != torch.strided or not (one.is_floating_point() or one.is_complex()):
         return one.layout != torch.strided or torch.equal(one, two)
-    tolerance = _TOLERANCE.get(one.dtype, 1e-4)
     one, two = one.detach(), two.detach()
-    finite = torch.isfinite(one) & torch.isfinite(two)
-    size = torch.where(finite, one, 0.0).abs()
-    floor = tolerance * float(size.double().mean()) if size.numel() else 0.0
-    close = (one - two).abs() <= floor + tolerance * size
-    return bool((close | ~finite & (torch.isfinite(one) == torch.isfinite(two))).all())
+    if torch.equal(one, two):
+        return True
+    tolerance = _TOLERANCE.get(one.dtype, 1e-4)
+    size = one.abs()
+    if not math.isfinite(mean := float(size.mean(dtype=torch.float64))):
+        finite = torch.isfinite(one)
+        if not torch.equal(finite, torch.isfinite(two)):
+            return False
+        one, two = torch.where(finite, one, 0.0), torch.where(finite, two, 0.0)
+        size = one.abs()
+        mean = float(size.mean(dtype=torch.float64))
+    return bool(((one - two).abs() <= size.mul_(tolerance).add_(tolerance * mean)).all())
 
 
 def all_almost_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

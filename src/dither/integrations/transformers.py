@@ -171,13 +171,15 @@ def causal_losses(outputs: Any, labels: Tensor, *, reduction: str = "mean") -> T
     """
     validate.choice(("mean", "sum"), reduction=reduction)
     kind = "documents × tokens × vocabulary; classification_losses is for classifiers"
-    logits, following = _logits(outputs, 3, kind), labels[:, 1:]
+    logits = _logits(outputs, 3, kind)
+    following = functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)  # logits are not copied
     losses = functional.cross_entropy(
-        logits[:, :-1].transpose(1, 2), following, reduction="none", ignore_index=IGNORE_INDEX
+        logits.flatten(0, 1), following.flatten(), reduction="none", ignore_index=IGNORE_INDEX
     )
+    totals = losses.view(following.shape).sum(1)
     if reduction == "sum":
-        return losses.sum(1)
-    return losses.sum(1) / (following != IGNORE_INDEX).sum(1).clamp(min=1)
+        return totals
+    return totals / (following != IGNORE_INDEX).sum(1).clamp(min=1)
 
 
 def _logits(outputs: Any, dimensions: int, kind: str) -> Tensor:

@@ -81,11 +81,11 @@ class Summed(Contribution):
 
     def norms(self) -> tuple[Tensor, Tensor | None]:
         inner = self._inner_products_are_cheaper()
-        held = (
-            sum(each[0].numel() for part in self.parts for each in _factors(part)) if inner else 0
-        )
+        formed, converted = self._terms() ** 2 if inner else self.size, 0
+        if inner:
+            converted = sum(each[0].numel() for part in self.parts for each in _factors(part))
         squared, hidden = [], []
-        for i, j in chunks(self.records, held, 0 if inner else self.size):
+        for i, j in chunks(self.records, formed=formed, converted=converted):
             exact = self.select(slice(i, j)).double()
             if inner:
                 norms, error = exact._norms_by_inner_products()
@@ -101,8 +101,10 @@ class Summed(Contribution):
         return torch.stack([part.magnitudes() for part in self.parts]).sum(0)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        first, *others = (part.weighted_sum(weights) for part in self.parts)
-        return sum(others, start=first)
+        total = self.parts[0].weighted_sum(weights)
+        for part in self.parts[1:]:
+            total += part.weighted_sum(weights)
+        return total
 
     def select(self, records: Records) -> Self:
         return type(self)([part.select(records) for part in self.parts])
