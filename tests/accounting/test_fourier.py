@@ -76,6 +76,17 @@ def test_the_quicker_way_is_the_sum(size: float) -> None:
     assert (found.error < 1e-18).all() or size > 1e-4  # of the losses on the grid alone
 
 
+def test_many_equal_terms_are_added_in_pairs_however_they_lie_in_memory() -> None:
+    losses, columns = 200_000, 3
+    weight, loss = np.full((2, losses), 0.1 / losses), np.full((2, losses), 1e-3)
+    for given in (np.ascontiguousarray, np.asfortranarray):
+        found = fourier.fourier_excess(given(weight), given(loss), 1.0, columns)
+        truth = losses * weight[0, 0] * np.expm1(1j * 1e-3 * np.arange(columns))
+        missed = np.abs(found.values - truth)
+        # Each weight is rounded alike in the product, as `losses` equal terms are.
+        assert (missed <= 1.2e-16 * found.additions * np.abs(truth)).all()
+
+
 def test_the_dearer_way_is_left_where_it_is_dearer() -> None:
     weight, loss = random_law(2, 300)
     few = fourier.fourier_excess(weight, loss, 0.37, 30)

@@ -47,6 +47,7 @@ class Sums(NamedTuple):
 def fourier_excess(weight: FloatArray, loss: FloatArray, spacing: float, number: int) -> Sums:
     """Return the sums by whichever way is cheaper."""
     losses = loss.shape[1]
+    weight = np.ascontiguousarray(weight)  # or else numpy does not add in pairs
     if float(losses) * number <= _DIRECT:
         return Sums(_direct_sums(weight, loss, spacing, number), losses, np.zeros(len(loss)))
     turn = spacing * (number - 1) * loss

@@ -168,8 +168,9 @@ def _tilted_law(
         peak, atom = log_weight.max(axis=1)[:, None], np.zeros(mus.size)
         loss = loss if direction == "poisson-remove" else -loss
     keep = (log_weight > peak - _CUT).any(axis=0)
-    weight = np.exp(log_weight[:, keep] - peak)
-    loss, x = loss[:, keep], x[..., keep]
+    # As rows in memory, which numpy adds up in pairs.
+    log_weight, loss, x = (np.compress(keep, each, axis=-1) for each in (log_weight, loss, x))
+    weight = np.exp(log_weight - peak)
     # The exponents of log w are differences, too.
     reach = size * mus[:, None]
     strain = 0.5 * x * x + (theta + 1.0) * (np.abs(loss) + reach * (np.abs(x) + reach))
