@@ -281,3 +281,16 @@ def test_first_states_that_are_parameters_or_depend_on_the_records() -> None:
             return self.head(self.rnn(x, (hidden, cell))[0].sum(1))
 
     assert_right(FirstStates(), SEQUENCES, CLASSES, fallback="cell", slow={"cell"})
+
+
+@pytest.mark.parametrize("records", [1, 6])
+def test_outputs_that_are_changed_in_place(records: int) -> None:
+    class Rectified(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(4, 3, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(self.layer(x)[0], inplace=True).mean(1)
+
+    assert_right(Rectified(), SEQUENCES[:records], CLASSES[:records])

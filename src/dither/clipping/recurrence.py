@@ -118,7 +118,8 @@ class Recurrence(torch.autograd.Function):
         last = [layer.end(states).clone()]
         if layer.kind == "lstm":
             last.append(layer.end(others[0]).clone())
-        return layer.around(states)[1].contiguous(), *last
+        # A copy: the model may write to its outputs.
+        return layer.around(states)[1].clone(memory_format=torch.contiguous_format), *last
 
     @staticmethod
     def backward(ctx: Any, outputs: Tensor, *last: Tensor) -> Any:
