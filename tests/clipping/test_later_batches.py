@@ -35,6 +35,22 @@ def test_a_single_record_verifies_nothing() -> None:
     assert_right(Siamese(), torch.randn(1, 6), torch.randn(12, 6), torch.randn(1, 6))
 
 
+class OnTheLeft(nn.Module):
+    """Has no rule for its weight, which is seen when the rules are applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight @ x.transpose(1, 2)).mean(2)
+
+
+def test_a_single_record_without_a_rule() -> None:
+    torch.manual_seed(0)
+    assert_right(OnTheLeft(), torch.randn(1, 4, 3), torch.randn(5, 4, 3), torch.randn(1, 4, 3))
+
+
 class Scaled(nn.Module):
     """A time-first layer behind a small gate, whose first gradients are negligible."""
 
@@ -74,6 +90,12 @@ class Sorted(nn.Module):
         return self.head(self.pick(self.code(self.pick(x, order)).tanh(), order.argsort()))
 
 
+def written(x: Tensor, order: Tensor) -> Tensor:
+    rows = torch.zeros(x.shape)
+    rows[order.argsort()] = x
+    return rows
+
+
 @pytest.mark.parametrize(
     "pick",
     [
@@ -85,18 +107,53 @@ class Sorted(nn.Module):
         lambda x, order: torch.stack([x.unbind()[i] for i in order.tolist()]),
         lambda x, order: x.index_select(0, order),
         lambda x, order: torch.zeros(x.shape).to(x).index_add_(0, order.argsort(), x),
-        lambda x, order: torch.zeros(x.shape).to(x).index_put((order.argsort(),), x),
+        lambda x, order: written(x, order),
+        lambda x, order: torch.zeros(x.shape).index_put((order.argsort(),), x),
+        lambda x, order: torch.zeros(x.shape).index_copy_(0, order.argsort(), x),
+        lambda x, order: torch.zeros(x.shape).scatter_(0, order.argsort()[:, None].expand_as(x), x),
     ],
     ids=[
-        "tensor", "numpy", "list", "stack", "cat", "unbind", "index_select", "index_add",
-        "index_put",
+        *("tensor", "numpy", "list", "stack", "cat", "unbind", "index_select"),
+        *("index_add", "setitem", "index_put", "index_copy", "scatter"),
     ],
-)  # fmt: skip
+)
 def test_rows_that_are_moved_in_a_later_batch(pick: Callable[[Tensor, Tensor], Tensor]) -> None:
     torch.manual_seed(0)
     same_order = torch.randn(9, 4)
     same_order[:, 0] = 0.0
     assert_right(Sorted(pick), same_order, 3.0 * torch.randn(9, 4))
+
+
+class SortedSecond(Sorted):
+    """The same with the records second in memory: more or fewer terms than records first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[:, 0, 0].round().argsort(stable=True)
+        inner = self.code(self.pick(x.transpose(0, 1), order)).tanh()
+        return self.head(self.pick(inner, order.argsort()).sum(0))
+
+
+@pytest.mark.parametrize("terms", [4, 6, 12])
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x, order: x[:, order],
+        lambda x, order: x[:, order.tolist()],
+        lambda x, order: x[:, order, ...],
+        lambda x, order: torch.stack([x[:, i] for i in order], 1),
+        lambda x, order: torch.stack([x.unbind(1)[i] for i in order.tolist()], dim=1),
+        lambda x, order: x.index_select(1, order),
+        lambda x, order: x.gather(1, order[None, :, None].expand_as(x)),
+    ],
+    ids=["tensor", "list", "ellipsis", "stack", "unbind", "index_select", "gather"],
+)
+def test_second_rows_that_are_moved_in_a_later_batch(
+    pick: Callable[[Tensor, Tensor], Tensor], terms: int
+) -> None:
+    torch.manual_seed(0)
+    same_order = torch.randn(6, terms, 4)
+    same_order[:, 0, 0] = 0.0
+    assert_right(SortedSecond(pick), same_order, 3.0 * torch.randn(6, terms, 4))
 
 
 class BothWays(nn.Module):

@@ -111,7 +111,9 @@ def _compute_contributions(
     recorder, cache = recording.recorder, recording.cache
     slow = _slow_before_gradients(recorder, losses)
     unchecked = _unchecked_parameters(recorder, cache, slow)
-    gradients = _gradients_at_uses(recording, losses, slow, keep_graph=bool(slow or unchecked))
+    # A call of a single record was compared with nothing: it may turn out to have no rule.
+    keep_graph = bool(slow or unchecked) or recorder.records == 1
+    gradients = _gradients_at_uses(recording, losses, slow, keep_graph=keep_graph)
     if locate_rows(recorder, losses, gradients):
         unchecked = _unchecked_parameters(recorder, cache, slow)
     parts, repeated = apply_rules(recorder, gradients, slow)
