@@ -196,7 +196,8 @@ LOOP_BUGS = (
     Bug(
         "sums that are not compared with plain autograd",
         sums_are_not_compared,
-        f"{TRAINING}test_mixing.py::test_losses_of_single_records",
+        "tests/clipping/test_gradient_checks.py::"
+        "test_wrong_rules_are_found_and_their_parameters_computed_record_by_record",
     ),
     Bug(
         "a parameter in the loop that is left out",

@@ -220,9 +220,14 @@ def row_norms(values: Any) -> tuple[Tensor, Tensor]:
 
 
 def _limits(norms: Tensor, clip: Clip, dtype: torch.dtype) -> Tensor:
-    """Return the longest r of every record that is not clipped, rounded towards zero."""
+    """Return the longest r of every record that is not clipped, rounded towards zero.
+
+    The quotient may be half a unit above its value, and the norm one unit below its own.
+    """
     limits = (clip.norm / norms).to(dtype)
-    return torch.nextafter(limits, torch.zeros_like(limits))[:, None]
+    for _ in range(2):
+        limits = torch.nextafter(limits, torch.zeros_like(limits))
+    return limits[:, None]
 
 
 def equal_counts(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

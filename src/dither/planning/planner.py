@@ -240,8 +240,8 @@ def _search(shape: Plan, alphas: FloatArray, budget: Budget, allocation: Allocat
     target = replace(budget, sample_rate=shape.charge_rate, sampling=shape.charge_sampling)
     charged = cycle_minima(alphas, shape.bands)
     scale, slope = find_scale(charged, target, accuracy=0.005, start=start, floor=floor)
-    before = None
-    for attempt in range(8):
+    before, low, high = None, 0.0, math.inf
+    for attempt in range(20):
         z = validate.positives(noise_multipliers=np.maximum(alphas * scale, floor))
         made = replace(
             shape, noise_multipliers=z, delta=budget.delta, accountant=budget.accountant or "pld"
@@ -249,9 +249,12 @@ def _search(shape: Plan, alphas: FloatArray, budget: Budget, allocation: Allocat
         reached = made.bound.epsilon / budget.epsilon
         if (0.999 if attempt < 4 else 0.995) <= reached <= 1.0:
             return made
+        reached = max(reached, 0.5)  # ε may be 0, where δ alone covers all losses
         here = math.log(scale), math.log(reached)
         slope = slope if before is None else secant_slope(before, here)
+        low, high = (scale, high) if reached > 1.0 else (low, scale)
         before, scale = here, scale * (reached / _AIM) ** (-1.0 / slope)
+        scale = scale if low < scale < high else math.sqrt(low * high)
     raise validate.InvalidValueError(
         "epsilon must be one that this accountant resolves to half a percent, "
         f"got {budget.epsilon!r}"
