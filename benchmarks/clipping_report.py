@@ -7,6 +7,7 @@ records: those that stand between ``<!-- NAME -->`` and ``<!-- end -->``.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +185,31 @@ def growth_table() -> Iterator[str]:
         )
 
 
-TABLES: dict[str, Callable[[], Iterator[str]]] = {
-    "clipping": lambda: speed_table("clipping"),
-    "models": lambda: speed_table("models"),
+def source(name: str) -> Iterator[str]:
+    """Yield where figures come from."""
+    link = f"[{name}.json](../benchmarks/results/{name}.json)"
+    yield f"Record: {link}, `python -m benchmarks.{name}`."
+    yield ""
+
+
+def picture(name: str, text: str) -> Iterator[str]:
+    """Yield the picture of a record."""
+    yield ""
+    yield f"![{text}](../benchmarks/results/{name}.png){{ .wide }}"
+
+
+RELATIVE = "Time of a step relative to a plain one: dither and its peers, on every model."
+CURVES = (
+    "Time and memory over batch size, sequence length, width, depth, vocabulary, steps and ranks."
+)
+TABLES: dict[str, Callable[[], Iterable[str]]] = {
+    name: lambda name=name: chain(source(name), speed_table(name), picture(name, RELATIVE))
+    for name in ("clipping", "models")
+} | {
     "models errors": lambda: errors_of_peers("models"),
-    "large model step": step_table,
+    "large model step": lambda: chain(source("large_model_step"), step_table()),
     "memory": lambda: memory_table("clipping", "models"),
-    "growth": growth_table,
+    "growth": lambda: chain(source("growth"), growth_table(), picture("growth", CURVES)),
 }
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from rich.progress import track
 
 import dither
@@ -163,9 +164,16 @@ def draw_curves(
     for (key, label), (colour, style) in zip(labels.items(), styles, strict=False):
         panel.plot(curves["values"], curves[key], style, color=colour, markersize=4,
                    label=f"{label}, {found[key]:.2f}")  # fmt: skip
-    panel.set(xscale="log", yscale="log", xlabel=axis)
+    every = [value for key in labels for value in curves[key]]
+    panel.set(xscale="log", yscale="log", xlabel=axis, ylim=(min(every) / 2.0, 5.0 * max(every)))
+    values = curves["values"]
+    ticks = [values[0], values[len(values) // 2], values[-1]]
+    panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    panel.yaxis.set_major_formatter("{x:,.0f}")
+    for scale in (panel.xaxis, panel.yaxis):
+        scale.set_minor_formatter(NullFormatter())
     panel.grid(visible=True, color="#e5e5e5", linewidth=0.6)
-    panel.legend(fontsize=8)
+    panel.legend(fontsize=8, loc="upper left")
 
 
 def main() -> None:
