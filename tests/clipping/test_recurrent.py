@@ -294,3 +294,19 @@ def test_outputs_that_are_changed_in_place(records: int) -> None:
             return F.relu(self.layer(x)[0], inplace=True).mean(1)
 
     assert_right(Rectified(), SEQUENCES[:records], CLASSES[:records])
+
+
+@pytest.mark.parametrize("records", [1, 6])
+def test_a_layer_that_reads_no_records(records: int) -> None:
+    class Prompted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompt, self.head = nn.Parameter(torch.randn(1, 5, 4)), nn.Linear(4, 3)
+            self.layer = nn.LSTM(4, 4, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head((x * self.layer(self.prompt)[0]).mean(1))
+
+    names = {"prompt", *(f"layer.{name}" for name, _ in nn.LSTM(4, 4).named_parameters())}
+    given = Prompted(), SEQUENCES[:records], CLASSES[:records]
+    assert_right(*given, fallback="computed record by record", slow=names)

@@ -226,7 +226,10 @@ def _pull_back(
         return [(names[0], _placed(part, place, parameter))]
     roots = [recorder.parameters[name].detach() for name in names]
     replay = _replay(recorder, tensor, names)
-    pull = torch.func.vjp(replay, *roots)[1]
+    try:
+        pull = torch.func.vjp(replay, *roots)[1]
+    except RuntimeError as reason:  # a function that torch.func does not know
+        raise UnsupportedCallError("what it was used for cannot be computed again") from reason
     rows = part.rows(0, part.records).to(tensor.dtype)
     pulled = quiet_vmap(pull)(rows)
     return [
