@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.clipping.comparing import by_loop, distance, quietly, squares
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from dither.clipping import clipped_sum
 
@@ -154,6 +155,29 @@ def test_second_rows_that_are_moved_in_a_later_batch(
     same_order = torch.randn(6, terms, 4)
     same_order[:, 0, 0] = 0.0
     assert_right(SortedSecond(pick), same_order, 3.0 * torch.randn(6, terms, 4))
+
+
+class PackedByList(nn.Module):
+    """Packs sequences, their steps first in memory, by lengths that are not tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(9, 4)
+        self.layer, self.head = nn.LSTM(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = x.long().t()
+        lengths = words[0].clamp(1, len(words)).tolist()
+        steps = pack_padded_sequence(self.words(words), lengths, enforce_sorted=False)
+        return self.head(self.layer(steps)[1][0][-1])
+
+
+def test_packed_sequences_in_a_batch_as_large_as_they_are_long() -> None:
+    torch.manual_seed(0)
+    same_length = 9.0 * torch.rand(6, 6)
+    same_length[:, 0] = 6.0
+    others = (9.0 * torch.rand(n, 6) for n in (5, 7, 6, 6, 9))
+    assert_right(PackedByList(), same_length, *others)
 
 
 class BothWays(nn.Module):

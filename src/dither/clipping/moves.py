@@ -74,6 +74,7 @@ def moves_records(
     if not given.dim():
         return False
     axes = {0} if len(given) % records == 0 else set()
+    axes |= {1} if given.shape[1:2] == (records,) else set()
     axes |= set() if layout is None else {layout.axis}
     if function in _INDEXED:
         return any(_picks_rows(given, axis, args[1]) for axis in axes)
