@@ -115,8 +115,9 @@ def layout_after(
         marks = torch.empty([2 + axis for axis in range(given.dim())], device="meta")
         moved = _TRANSPOSES[function](marks, *args[1:], **kwargs).shape
         return Layout(moved.index(2 + layout.axis), layout.joined)
-    is_same = output.shape[: given.dim()] == given.shape  # with more dimensions behind, perhaps
-    if is_same or (layout.fits(output, records) and (given.dim() == output.dim() or not layout.axis)):
+    if output.shape[: given.dim()] == given.shape:  # with more dimensions behind, perhaps
+        return layout
+    if layout.fits(output, records) and (given.dim() == output.dim() or layout.axis == 0):
         return layout
     return FIRST if FIRST.fits(output, records) else None
 
