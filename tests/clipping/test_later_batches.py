@@ -105,6 +105,7 @@ def written(x: Tensor, order: Tensor) -> Tensor:
         lambda x, order: x[order.tolist()],
         lambda x, order: torch.stack([x[i] for i in order]),
         lambda x, order: torch.cat([x[i : i + 1] for i in order.tolist()]),
+        lambda x, order: nn.functional.one_hot(order, len(order)).to(x) @ x,
         lambda x, order: torch.stack([x.unbind()[i] for i in order.tolist()]),
         lambda x, order: x.index_select(0, order),
         lambda x, order: torch.zeros(x.shape).to(x).index_add_(0, order.argsort(), x),
@@ -114,7 +115,7 @@ def written(x: Tensor, order: Tensor) -> Tensor:
         lambda x, order: torch.zeros(x.shape).scatter_(0, order.argsort()[:, None].expand_as(x), x),
     ],
     ids=[
-        *("tensor", "numpy", "list", "stack", "cat", "unbind", "index_select"),
+        *("tensor", "numpy", "list", "stack", "cat", "product", "unbind", "index_select"),
         *("index_add", "setitem", "index_put", "index_copy", "scatter"),
     ],
 )

@@ -10,6 +10,8 @@ from torch.autograd.graph import Node
 from dither.clipping.layouts import Layout, layout_after
 from dither.clipping.moves import moves_records, picked_records
 
+_PRODUCTS = {torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__}
+
 
 class SeenCall(NamedTuple):
     """One call, as it was seen; with every input tensor, its version and the node that made it."""
@@ -106,6 +108,8 @@ class Origins:
     ) -> Tensor | None:
         """Return whose each row of the outputs is; None if it is unknown."""
         function, arguments = seen.function, (seen.args, seen.kwargs)
+        if self._sums_records(seen):
+            return None
         picked = picked_records(function, seen.args, seen.outputs, self._records)
         origins = known if picked is None else [self._known.get(id(seen.args[0]), known[0])]
         first = origins[0].order
@@ -116,3 +120,10 @@ class Origins:
             return None if is_moved else first
         order = picked if first is self._in_place else first[picked]
         return self._in_place if torch.equal(order.cpu(), self._in_place) else order
+
+    def _sums_records(self, seen: SeenCall) -> bool:
+        """Return whether a matrix product adds up records, as one with a permutation does."""
+        if seen.function not in _PRODUCTS or len(seen.args) < 2:
+            return False
+        other = seen.args[1]
+        return id(other) in self._known and other.shape[:1] == (self._records,) and other.dim() == 2
