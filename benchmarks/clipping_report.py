@@ -44,7 +44,7 @@ def compare_all(name: str, module: str, cases: Iterable[str], repeats: int) -> N
     }
     found: dict[str, Any] = {
         "setting": f"{THREADS} threads, a process per method, steps alternating, every second one "
-        f"timed, median of {repeats}, of peers of as many as fit into about ten seconds",
+        f"timed, median of {repeats}, of peers of as many as fit into about three seconds",
         **{
             key: {case: row[key] for case, row in rows.items()} for key in next(iter(rows.values()))
         },

@@ -6,8 +6,8 @@ peer raises is its result, in one line.
 """
 
 import json
-import os
 import logging
+import os
 import subprocess
 import sys
 import time
