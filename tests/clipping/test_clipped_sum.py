@@ -273,11 +273,12 @@ def test_reentrant_checkpointing_is_refused() -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.compile's own
 def test_compiled_models_run_as_they_were_written() -> None:
     plain = mlp()
-    inner = nn.Sequential(copy.deepcopy(plain))
+    inner, whole = nn.Sequential(copy.deepcopy(plain)), copy.deepcopy(plain)
     inner[0].compile(backend=_no_backend)
+    whole.compile(backend=_no_backend)
     x, y = torch.randn(5, 4), torch.randint(3, (5,))
     expected = clipped_sum(plain, cross_entropy, x, y, clip_norm=1.0)
-    for model in (torch.compile(copy.deepcopy(plain), backend=_no_backend), inner):
+    for model in (torch.compile(copy.deepcopy(plain), backend=_no_backend), inner, whole):
         made: Any = model
         found = clipped_sum(made, cross_entropy, x, y, clip_norm=1.0)
         pairs = zip(found.gradients.values(), expected.gradients.values(), strict=True)

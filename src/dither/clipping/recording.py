@@ -31,6 +31,8 @@ _MIXED = (
     "records of the batch"
 )
 _CHECKED_AGAIN = 2, 32
+_LOSSES = 3
+"""Times the bytes of a model's outputs that losses and their gradients take."""
 MAX_ATTEMPTS = 4
 """Batches that are checked where one alone does not decide."""
 
@@ -144,6 +146,7 @@ class RecordedBatch:
         self.cache = cache
         self._model, self._randomness = model, randomness
         self._seen, self._during = seen, ExitStack()
+        self._output_bytes = 0
         self._check: IndependenceCheck | None = None
         self._state: list[_TensorState] = []
         self._call_key: object = None
@@ -156,7 +159,6 @@ class RecordedBatch:
     def begin_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Check the call if its kind was not seen before; record what happens in it."""
         self._during.enter_context(self._randomness())
-        self._during.enter_context(_uncompiled())
         self._state = _tensor_states(self._model)
         # Before hooks of the user change the arguments.
         self._call_key = _key_of_call(module, args, kwargs)
@@ -181,6 +183,7 @@ class RecordedBatch:
             made = tensors_anywhere(output)
             self.calls += 1
             self.recorder.end_call(made)
+            self._output_bytes += sum(each.numel() * each.element_size() for each in made)
             # A call that has failed has no output.
             result = (
                 IndependenceResult()
@@ -205,12 +208,12 @@ class RecordedBatch:
         """Note how many rows fit into memory, if that was measured.
 
         What functions have returned may be kept for the backward pass. Besides, the gradients at
-        the outputs of all uses are there at once.
+        the outputs of all uses are there at once, and losses keep about three times the outputs.
         """
         if self._seen is None:
             return
         gradients = sum(shape.numel() for use in self.recorder.uses for shape in use.shapes)
-        needed = self._seen.total + torch.finfo(torch.float32).bits // 8 * gradients
+        needed = self._seen.total + _LOSSES * self._output_bytes + 4 * gradients
         device = next(iter(self.recorder.parameters.values())).device
         self.cache.rows_at_once = rows_that_fit(needed / self.records, device)
 
@@ -240,6 +243,7 @@ class ModelHooks:
 
     def __init__(self, model: nn.Module) -> None:
         self.recording: RecordedBatch | None = None
+        self._uncompiled = ExitStack()
         self._outermost: nn.Module | None = None
         self._depth = 0
         before, after = _Hook(WeakMethod(self._before)), _Hook(WeakMethod(self._after))
@@ -264,6 +268,9 @@ class ModelHooks:
             self.recording.recorder.stop()
             self.recording.leave_call()
         self.recording, self._outermost, self._depth = recording, None, 0
+        self._uncompiled.close()
+        if recording is not None:
+            self._uncompiled.enter_context(_uncompiled())
 
     def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.recording is None:

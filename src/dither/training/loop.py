@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from dither import validate
 from dither.clipping.batch import Loss
-from dither.clipping.memory import MOST_ROWS
+from dither.clipping.memory import MOST_ROWS, check_size
 from dither.ledger import save_checkpoint
 from dither.planning import Plan, ReactivePlan
 from dither.planning.serialization import to_json_value
@@ -166,6 +166,7 @@ def train(
     validate.instance(nn.Module, model=model)
     criterion, public = find_loss(loss), check_public(evaluate, data)
     every = validate.count(every=every)
+    check_size(microbatch_size=microbatch_size)
     run = Run() if run is None else validate.instance(Run, run=run)
     group = Ranks()
     check_rank_zero_has(group, directory=run.directory)
