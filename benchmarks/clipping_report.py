@@ -6,6 +6,7 @@ records: those that stand between ``<!-- NAME -->`` and ``<!-- end -->``.
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -38,9 +39,15 @@ STYLES = dict(
 
 
 def compare_all(name: str, module: str, cases: Iterable[str], repeats: int) -> None:
-    """Compare all methods on all models, print it, and write the record and the picture."""
+    """Compare all methods on all models, print it, and write the record and the picture.
+
+    The peers may be named on the command line: to compare with all of them takes half an hour.
+    """
+    peers = sys.argv[1:] or PEERS
+    methods = [method for method in METHODS if method not in PEERS or method in peers]
     rows = {
-        case: compare(module, case, repeats) for case in track(list(cases), name, transient=True)
+        case: compare(module, case, repeats, methods)
+        for case in track(list(cases), name, transient=True)
     }
     found: dict[str, Any] = {
         "setting": f"{THREADS} threads, a process per method, steps alternating, every second one "
@@ -49,7 +56,8 @@ def compare_all(name: str, module: str, cases: Iterable[str], repeats: int) -> N
             key: {case: row[key] for case, row in rows.items()} for key in next(iter(rows.values()))
         },
     }
-    record(name, f"python -m benchmarks.{name}", PACKAGES, found)
+    command = " ".join([f"python -m benchmarks.{name}", *map(repr, sys.argv[1:])])
+    record(name, command, PACKAGES, found)
     save_figure(draw(found["speed"]), RESULTS / f"{name}.png")
     print(json.dumps(found, indent=2, ensure_ascii=False))
 
@@ -117,7 +125,7 @@ def peer_cell(found: dict[str, Any], model: str, column: str) -> str:
     variants = [method for method in PEERS if method.startswith(column)]
     running = [method for method in variants if method in times]
     if not running:
-        error: str = found["errors"][model][column]
+        error: str = found["errors"][model].get(column, "not run")
         return error.split(":")[0]
     best = min(running, key=lambda method: float(times[method]))
     difference = found["difference from dither's sum"][model][best]

@@ -66,12 +66,12 @@ class Worker:
         return {"error": f"the process ended with code {self._process.wait()}"}
 
 
-def compare(module: str, name: str, repeats: int) -> dict[str, Any]:
-    """Return times, memory and the differences of the sums of all methods on one model."""
+def compare(module: str, name: str, repeats: int, methods: Iterable[str]) -> dict[str, Any]:
+    """Return times, memory and the differences of the sums of these methods on one model."""
     with ExitStack() as stack, TemporaryDirectory() as folder:
         workers: dict[str, Worker] = {}
         started: dict[str, dict[str, Any]] = {}
-        for method in METHODS:
+        for method in methods:
             workers[method] = stack.enter_context(Worker(module, name, method))
             started[method] = workers[method].ask("start")
         errors = {method: each["error"] for method, each in started.items() if "error" in each}

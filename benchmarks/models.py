@@ -10,7 +10,7 @@ from benchmarks.large_models import CASES
 
 def main() -> None:
     """Measure everything, print it, and write the record and the picture."""
-    compare_all("models", "benchmarks.large_models", CASES, repeats=9)
+    compare_all("models", "benchmarks.large_models", CASES, repeats=5)
 
 
 if __name__ == "__main__":
