@@ -20,6 +20,7 @@ from dither.clipping.contributions import (
     add_up,
     place_of,
 )
+from dither.clipping.layouts import Layout, Rows
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.rules.fallback import repeat_per_record
 from dither.clipping.rules.registry import (
@@ -150,7 +151,7 @@ def _apply_rule(
         raise UnsupportedCallError(
             f"{use.name} does not have the records along its output's first dimension"
         )
-    rows = _RecordRows(use, recorder.records)
+    rows = _RecordRows(use, layout, recorder.records)
     held = [t for t in tensors((use.args, use.kwargs)) if recorder.stands_for_parameters(t)]
     prepare = partial(rows.of_argument, held={id(tensor) for tensor in held})
     args, kwargs = map_tensors((use.args, use.kwargs), prepare)
@@ -167,16 +168,16 @@ def _apply_rule(
 class _RecordRows:
     """How the arguments and the gradient of a use are given to its rule."""
 
-    def __init__(self, use: Use, records: int) -> None:
-        self._use, self._records = use, records
+    def __init__(self, use: Use, layout: Layout | Rows, records: int) -> None:
+        self._use, self._layout, self._records = use, layout, records
         self._is_raw = layout_by_rule(use.function) is not None
         self._is_flat = not (self._is_raw or takes_any_leading_dims(use.function))
         self.times = 1
 
     def of(self, tensor: Tensor) -> Tensor:
         """Return a tensor with one entry per record first, or one per row of a record."""
-        layout = self._use.layout
-        if self._is_raw or layout is None:
+        layout = self._layout
+        if self._is_raw:
             return tensor
         if not layout.fits(tensor, self._records):
             raise UnsupportedCallError(f"{self._use.name} has records in different dimensions")
@@ -191,8 +192,7 @@ class _RecordRows:
         if id(tensor) in held:
             return tensor
         is_list = tensor.dim() == 1 and not tensor.is_floating_point()  # such as ends of groups
-        layout = self._use.layout
-        is_shared = is_list and layout is not None and not layout.fits(tensor, self._records)
+        is_shared = is_list and not self._layout.fits(tensor, self._records)
         if id(tensor) in self._use.from_batch and not is_shared:
             tensor = self.of(tensor)
         return tensor.to(accumulation_dtype(tensor.dtype)) if tensor.is_floating_point() else tensor

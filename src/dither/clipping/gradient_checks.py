@@ -78,7 +78,7 @@ def _by_record(full: Tensor, half: Tensor, records: int) -> Iterator[tuple[Tenso
 def _is_own(full: Tensor, half: Tensor, chosen: Tensor) -> bool:
     """Return whether half of the losses give all of the gradient of their rows, and no other."""
     expected = torch.where(chosen[:, None], full, torch.zeros_like(full))
-    return bool((~_differs(half, expected, full, _tolerance(full))).all())
+    return bool((~_differs(half, expected, full, tolerance_of(full))).all())
 
 
 def _shares_rows(full: Tensor, half: Tensor) -> bool:
@@ -87,12 +87,12 @@ def _shares_rows(full: Tensor, half: Tensor) -> bool:
     Records may have different numbers of rows, so that it is unknown whose they are.
     """
     full, half = full.flatten(1), half.flatten(1)
-    nothing, tolerance = torch.zeros_like(full), _tolerance(full)
+    nothing, tolerance = torch.zeros_like(full), tolerance_of(full)
     of_half = _differs(half, nothing, full, tolerance)
     return bool((of_half & _differs(full - half, nothing, full, tolerance)).any())
 
 
-def _tolerance(*gradients: Tensor | None) -> float:
+def tolerance_of(*gradients: Tensor | None) -> float:
     """Return what rounding may change in gradients that went through the types of all of these."""
     dtypes = {gradient.dtype for gradient in gradients if gradient is not None}
     return max((_TOLERANCE.get(dtype, 0.03) for dtype in dtypes), default=0.0)
@@ -142,7 +142,7 @@ def find_mismatches(
     norms = sum(squared.values(), start=torch.zeros(())).sqrt().expand(len(losses))
     weights = record_weights(norms)
     leaves = [get_gradient_edge(recorder.parameters[name]) for name in names]
-    tolerance = _tolerance(*(g for each in gradients.values() for g in each))
+    tolerance = tolerance_of(*(g for each in gradients.values() for g in each))
     wrong: set[str] = set()
 
     def compare(use: Use, plain: Tensor, place: int, arriving: Sequence[Tensor | None]) -> None:

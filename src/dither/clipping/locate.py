@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from dither.clipping.apply_rules import Gradients, gradients_at
+from dither.clipping.gradient_checks import tolerance_of
 from dither.clipping.layouts import Rows
 from dither.clipping.recorder import Recorder
 from dither.clipping.rules.registry import layout_by_rule, rule_of, takes_any_leading_dims
 
 _DIGITS = 64
-_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.004, torch.bfloat16: 0.03}
 
 
 def locate_rows(recorder: Recorder, losses: Tensor, gradients: Mapping[int, Gradients]) -> bool:
@@ -85,7 +85,7 @@ def owners_of_rows(
         powers = ((rows * plain).sum(1) / squares).log2().round()
         expected = torch.where(squares[:, None] > 0.0, plain * powers.exp2()[:, None], 0.0)
         off, size = (torch.linalg.vector_norm(x, dim=1) for x in (rows - expected, expected))
-        if not bool((off <= _TOLERANCE.get(gradient.dtype, 0.03) * size).all()):
+        if not bool((off <= tolerance_of(gradient) * size).all()):
             return None
         digits = powers.nan_to_num() + _DIGITS // 2
         if bool(((digits < 0) | (digits >= _DIGITS)).any()):

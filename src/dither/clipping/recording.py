@@ -183,7 +183,8 @@ class RecordedBatch:
             made = tensors_anywhere(output)
             self.calls += 1
             self.recorder.end_call(made)
-            self._output_bytes += sum(each.numel() * each.element_size() for each in made)
+            if self._seen is not None:
+                self._output_bytes += sum(each.numel() * each.element_size() for each in made)
             # A call that has failed has no output.
             result = (
                 IndependenceResult()
