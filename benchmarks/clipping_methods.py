@@ -51,13 +51,7 @@ def opacus_per_sample(case: Case, functorch: bool) -> Step:
         force_functorch=functorch,
         strict=False,
     )
-    optimizer = DPOptimizer(
-        torch.optim.SGD(trainable(model).values(), lr=1.0),
-        noise_multiplier=0.0,
-        max_grad_norm=CLIP_NORM,
-        expected_batch_size=len(case.inputs),
-        loss_reduction="sum",
-    )
+    optimizer = opacus_optimizer(DPOptimizer, model, case)
 
     def step() -> Sums:
         optimizer.zero_grad()
@@ -78,13 +72,7 @@ def opacus_ghost(case: Case) -> Step:
     model = GradSampleModuleFastGradientClipping(
         ModuleValidator.fix(case.model), loss_reduction="sum", max_grad_norm=CLIP_NORM
     )
-    optimizer = DPOptimizerFastGradientClipping(
-        torch.optim.SGD(trainable(model).values(), lr=1.0),
-        noise_multiplier=0.0,
-        max_grad_norm=CLIP_NORM,
-        expected_batch_size=len(case.inputs),
-        loss_reduction="sum",
-    )
+    optimizer = opacus_optimizer(DPOptimizerFastGradientClipping, model, case)
     criterion = DPLossFastGradientClipping(model, optimizer, OwnLosses(), loss_reduction="sum")
 
     def step() -> Sums:
@@ -94,6 +82,17 @@ def opacus_ghost(case: Case) -> Step:
         return opacus_sums(model)
 
     return step
+
+
+def opacus_optimizer(kind: Callable[..., Any], model: nn.Module, case: Case) -> Any:
+    """Return an optimizer of Opacus that clips, and adds no noise."""
+    return kind(
+        torch.optim.SGD(trainable(model).values(), lr=1.0),
+        noise_multiplier=0.0,
+        max_grad_norm=CLIP_NORM,
+        expected_batch_size=len(case.inputs),
+        loss_reduction="sum",
+    )
 
 
 class OwnLosses(nn.Module):
