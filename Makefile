@@ -105,7 +105,7 @@ $(BIN)/python:
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing dither in $(VENV) (about a minute the first time)"
-	@$(PIP) hatchling editables | $(SHOW)
+	@$(PIP) hatchling hatch-fancy-pypi-readme editables | $(SHOW)
 	@$(PIP) --no-build-isolation --editable . | $(SHOW)
 	@touch $@
 

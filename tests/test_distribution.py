@@ -1,6 +1,7 @@
 """The wheel and the sdist: complete, without files that users do not need, and working."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -56,6 +57,20 @@ def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
     }
     assert {name for name in names if ".dist-info/" not in name} == wanted
     assert "dither/py.typed" in names
+
+
+def test_the_page_of_the_package_has_the_readme_without_links_that_lead_nowhere(
+    built: Path,
+) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        page = archive.read(name).decode("utf-8").partition("\n\n")[2]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    headings = [line for line in readme.splitlines() if line.startswith("#")]
+    assert [line for line in page.splitlines() if line.startswith("#")] == headings
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    assert [link for link in links if not link.startswith(("https://", "http://"))] == []
 
 
 def test_the_sdist_has_what_its_tests_need(built: Path) -> None:
