@@ -1,7 +1,7 @@
 """Apply the rules: from recorded uses and the gradients of their outputs to contributions."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -105,25 +105,26 @@ def _keeps_form(tensor: Tensor, recorder: Recorder) -> bool:
 
 
 def apply_rules(
-    recorder: Recorder, gradients: Mapping[int, Gradients], slow: dict[str, str]
+    recorder: Recorder, uses: list[Use], gradients: dict[int, Gradients], slow: dict[str, str]
 ) -> tuple[dict[str, Contribution], list[str]]:
     """Return the contribution of every parameter, and the calls that were repeated per record.
 
     Args:
         recorder: what was recorded.
-        gradients: position of a use → the gradients of its outputs.
+        uses: all that were recorded. They are taken out one by one, so that what a contribution
+            has a copy of is freed.
+        gradients: position of a use → the gradients of its outputs, which are taken out, too.
         slow: parameters that are not computed here, with the reason; those whose calls turn out
             to be unsupported are added.
     """
     parts: defaultdict[str, list[Contribution]] = defaultdict(list)
     repeated: list[str] = []
-    for position, use in enumerate(recorder.uses):
-        if position not in gradients or not any(
-            each is not None and each.numel() for each in gradients[position]
-        ):
+    while uses:
+        use, found = uses.pop(), gradients.pop(len(uses), [])
+        if not any(each is not None and each.numel() for each in found):
             continue
         try:
-            for tensor, part in _apply_to_use(use, gradients[position], recorder, repeated):
+            for tensor, part in _apply_to_use(use, found, recorder, repeated):
                 for name, pulled in _pull_back(tensor, part, recorder):
                     parts[name].append(pulled)
         except UnsupportedCallError as reason:

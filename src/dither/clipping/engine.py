@@ -116,7 +116,10 @@ def _compute_contributions(
     gradients = _gradients_at_uses(recording, losses, slow, keep_graph=keep_graph)
     if locate_rows(recorder, losses, gradients):
         unchecked = _unchecked_parameters(recorder, cache, slow)
-    parts, repeated = apply_rules(recorder, gradients, slow)
+    uses, at_uses = recorder.uses, gradients
+    if unchecked:  # which needs them again
+        uses, at_uses = [*uses], {**gradients}
+    parts, repeated = apply_rules(recorder, uses, at_uses, slow)
     for call_name in repeated:
         warn_once(cache, f"{call_name}: no rule, so this call is repeated for every record")
     to_compare = [name for name in unchecked if name not in slow]

@@ -6,7 +6,7 @@ alone. :func:`find_mismatches` checks for every kind of use that a weighted sum 
 gradients, with a different weight for every record, is the gradient that plain autograd gives.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -17,6 +17,7 @@ from torch.autograd.graph import get_gradient_edge
 from dither.clipping.apply_rules import gradients_at
 from dither.clipping.batch import accumulation_dtype
 from dither.clipping.contributions import Contribution
+from dither.clipping.contributions.base import row_norms
 from dither.clipping.layouts import Layout, Rows
 from dither.clipping.recorder import Recorder, Use
 from dither.clipping.recording import Output
@@ -55,10 +56,11 @@ def check_own_rows(
         if full is None or output.is_constant:
             continue
         half = torch.zeros_like(full) if half is None else half
-        candidates = list(_by_record(full, half, records))
-        if candidates and len(full) != records and not _shares_rows(full, half):
+        axes = record_axes(full, records)
+        if not axes or (len(full) != records and not _shares_rows(full, half)):
             continue
-        if candidates and not any(_is_own(*pair, chosen.to(full.device)) for pair in candidates):
+        pairs = (_by_record(full, half, *each) for each in axes)
+        if not any(_is_own(*pair, chosen.to(full.device)) for pair in pairs):
             raise InvalidValueError(
                 "losses must be one per record, each from the model's outputs for its own record, "
                 "got losses that depend on other records of the batch: leave out what compares or "
@@ -67,18 +69,21 @@ def check_own_rows(
             )
 
 
-def _by_record(full: Tensor, half: Tensor, records: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield both gradients as records × rest, for every dimension that may be the records'."""
-    for axis, owners in record_axes(full, records):
+def _by_record(full: Tensor, half: Tensor, axis: int, owners: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both gradients as records × rest, for these owners of the indices along an axis."""
+    pair = full, half
+    if bool((owners.diff() < 0).any()):
         order = owners.argsort(stable=True).to(full.device)
-        one, two = (g.index_select(axis, order).movedim(axis, 0) for g in (full, half))
-        yield one.reshape(records, -1), two.reshape(records, -1)
+        pair = full.index_select(axis, order), half.index_select(axis, order)
+    records = int(owners.max()) + 1
+    one, two = (each.movedim(axis, 0).reshape(records, -1) for each in pair)
+    return one, two
 
 
 def _is_own(full: Tensor, half: Tensor, chosen: Tensor) -> bool:
     """Return whether half of the losses give all of the gradient of their rows, and no other."""
-    expected = torch.where(chosen[:, None], full, torch.zeros_like(full))
-    return bool((~_differs(half, expected, full, tolerance_of(full))).all())
+    off = torch.where(chosen, row_norms(half - full), row_norms(half))
+    return not bool(_differs(off, row_norms(full), tolerance_of(full)).any())
 
 
 def _shares_rows(full: Tensor, half: Tensor) -> bool:
@@ -87,9 +92,9 @@ def _shares_rows(full: Tensor, half: Tensor) -> bool:
     Records may have different numbers of rows, so that it is unknown whose they are.
     """
     full, half = full.flatten(1), half.flatten(1)
-    nothing, tolerance = torch.zeros_like(full), tolerance_of(full)
-    of_half = _differs(half, nothing, full, tolerance)
-    return bool((of_half & _differs(full - half, nothing, full, tolerance)).any())
+    size, tolerance = row_norms(full), tolerance_of(full)
+    of_half = _differs(row_norms(half), size, tolerance)
+    return bool((of_half & _differs(row_norms(full - half), size, tolerance)).any())
 
 
 def tolerance_of(*gradients: Tensor | None) -> float:
@@ -98,11 +103,9 @@ def tolerance_of(*gradients: Tensor | None) -> float:
     return max((_TOLERANCE.get(dtype, 0.03) for dtype in dtypes), default=0.0)
 
 
-def _differs(found: Tensor, expected: Tensor, scale: Tensor, tolerance: float) -> Tensor:
-    """Return which rows differ, as far as both are finite."""
-    size = torch.linalg.vector_norm(scale, dim=1)
+def _differs(off: Tensor, size: Tensor, tolerance: float) -> Tensor:
+    """Return which rows of this size are off by too much, as far as both are finite."""
     typical = size[torch.isfinite(size)].mean() if bool(torch.isfinite(size).any()) else 0.0
-    off = torch.linalg.vector_norm(found - expected, dim=1)
     far: Tensor = torch.isfinite(off) & (off > tolerance * (size + 0.01 * typical))
     return far
 
@@ -187,5 +190,7 @@ def _rows_differ(
         return False
     records = len(weights)
     one, two = (layout.record_first(g, records).reshape(records, -1) for g in (plain, weighted))
-    expected = weights.to(one)[:, None] * one
-    return bool((_differs(two, expected, expected, tolerance) & finite.to(one.device)).any())
+    weights = weights.to(one)
+    off = row_norms(torch.addcmul(two, weights[:, None], one, value=-1.0))
+    far = _differs(off, weights * row_norms(one), tolerance)
+    return bool((far & finite.to(one.device)).any())
