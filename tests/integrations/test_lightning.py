@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, callbacks
+from lightning.pytorch import LightningModule, Trainer, callbacks
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
 from tests.distributed.launching import run
@@ -141,6 +141,53 @@ def test_two_ranks_train_as_two_ranks_of_make_private(tmp_path: Path) -> None:
         assert torch.equal(tensor, found[1]["state"][name])
     assert Ledger(tmp_path / "noisy/ledger.sqlite").total(1e-3).epsilon == found[0]["epsilon"]
     assert torch.load(tmp_path / "noisy.ckpt")["dither"]["plan_state"]
+
+
+# Learning rate schedulers.
+
+
+class Rates(callbacks.Callback):
+    """Keeps the learning rate of every step."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+def stepping(optimizer: Any) -> Any:
+    return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+
+
+def cycling(optimizer: Any) -> Any:
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=11)
+    scheduler = {"scheduler": cycle, "interval": "step", "frequency": 2}
+    return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+def warming(optimizer: Any) -> Any:
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min(t / 4, 1.0))
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": warmup, "interval": "step"}}
+
+
+@pytest.mark.parametrize("configure", [stepping, cycling, warming])
+def test_schedulers_become_step_sizes(configure: Any, tmp_path: Path) -> None:
+    seen = Rates()
+    plain = Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[seen],
+    )  # fmt: skip
+    plain.fit(module(configure=configure, reduction="mean"), loader())
+    strategy = PrivateStrategy(epsilon=2.0)
+    fit = trainer(tmp_path, strategy, max_epochs=2)
+    fit.fit(module(configure=configure), loader())
+    assert strategy.private is not None
+    (group,) = fit.optimizers[0].param_groups
+    planned = strategy.private.plan.stepsizes * group["lr"]
+    expected = [rate or seen.rates[1] for rate in seen.rates]  # a step at rate 0 moves nothing
+    assert planned.tolist() == pytest.approx(expected)
+    assert len({*expected}) > 1
 
 
 # Resuming.
@@ -307,14 +354,38 @@ class Stream(IterableDataset[Any]):
         return iter(zip(*data(), strict=True))
 
 
-def scheduled(optimizer: Any) -> Any:
-    return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+def plateau(optimizer: Any) -> Any:
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    return {"optimizer": optimizer, "lr_scheduler": scheduler, "monitor": "val_loss"}
+
+
+def in_groups(optimizer: Any) -> Any:
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    rules = [lambda t: 1.0, lambda t: 0.5**t]
+    return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, rules)]
+
+
+def to_zero(optimizer: Any) -> Any:
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)
+    return [optimizer], [{"scheduler": cosine, "interval": "step"}]
 
 
 RECORDS_OF = TensorDataset(*data())
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "scalar": ({"changed": {"reduction": "mean"}}, 'use reduction="none"'),
-    "scheduler": ({"changed": {"configure": scheduled}}, "schedules.from_torch"),
+    "two schedules": ({"changed": {"configure": stepping}}, "by dither.schedules.from_torch"),
+    "plateau": (
+        {"changed": {"configure": plateau}, "strategy": PrivateStrategy(epsilon=1.0)},
+        "got ReduceLROnPlateau: give PrivateStrategy stepsizes=",
+    ),
+    "groups": (
+        {"changed": {"configure": in_groups}, "strategy": PrivateStrategy(epsilon=1.0)},
+        "the same factor for all groups",
+    ),
+    "a rate of zero": (
+        {"changed": {"configure": to_zero}, "strategy": PrivateStrategy(epsilon=1.0)},
+        "is positive between its ends",
+    ),
     "manual": ({"changed": Manual()}, "automatic_optimization must be True"),
     "backward": ({"changed": OwnBackward()}, "must not override backward"),
     "own clipping": ({"changed": OwnClipping()}, "must not override configure_gradient_clipping"),

@@ -1,7 +1,7 @@
 """Settings of a trainer, a module and a dataloader that a private fit refuses, with the remedy."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lightning.pytorch import callbacks
@@ -80,14 +80,13 @@ def check_fit(trainer: Any) -> None:
                 raise InvalidValueError(f"callbacks must not have {kind.__name__}: {remedy}")
 
 
-def check_no_schedulers(schedulers: Sequence[Any]) -> None:
-    """Raise if a module configures a learning rate scheduler."""
-    if schedulers:
+def check_schedulers(plan: object, budget: Mapping[str, Any]) -> None:
+    """Raise if step sizes are given, and the module configures a scheduler as well."""
+    if plan is not None or "stepsizes" in budget:
         raise InvalidValueError(
-            "configure_optimizers must return an optimizer alone, got a learning rate scheduler: "
-            "the plan owns the learning rate; give PrivateStrategy stepsizes=dither.schedules."
-            "from_torch(make_scheduler), where make_scheduler(optimizer) returns it, one value "
-            "per step"
+            "configure_optimizers must return an optimizer alone where a plan or stepsizes= is "
+            "given, which owns the learning rate, got a scheduler: leave it out, and give its "
+            "schedule to the plan by dither.schedules.from_torch"
         )
 
 

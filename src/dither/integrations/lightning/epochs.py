@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, default_collate
 
 from dither.training import Private
@@ -14,14 +13,19 @@ from dither.training.collate import CollateFn
 class Epochs:
     """Gives the batches of one epoch every time it is iterated.
 
+    Attributes:
+        dataset: the training records.
+        batch_size: of the dataloader that is replaced.
+
     Args:
-        trainer: of the run.
+        loader: the dataloader that is replaced.
         running: returns the run, which begins with the first batch.
         steps: in an epoch.
     """
 
-    def __init__(self, trainer: Trainer, running: Callable[[], Private], steps: int) -> None:
-        self._trainer, self._running, self._steps = trainer, running, steps
+    def __init__(self, loader: DataLoader[Any], running: Callable[[], Private], steps: int) -> None:
+        self.dataset, self.batch_size = loader.dataset, loader.batch_size
+        self._running, self._steps = running, steps
 
     def __len__(self) -> int:
         return self._steps

@@ -20,19 +20,20 @@ from dither.integrations.lightning.checks import (
     check_budget,
     check_fit,
     check_loader,
-    check_no_schedulers,
+    check_schedulers,
     check_steps,
     steps_of,
 )
 from dither.integrations.lightning.epochs import Epochs, collate_fn_of
 from dither.integrations.lightning.results import ReleasedResults
+from dither.integrations.lightning.schedulers import stepsizes_of
 from dither.integrations.lightning.weights import WeightCheck
 from dither.ledger import Ledger
 from dither.ledger.ledger import FILE
 from dither.noise import Correlated
 from dither.planning import Plan, ReactivePlan
 from dither.planning import plan as make_plan
-from dither.schedules import Reactive
+from dither.schedules import Constant, Reactive
 from dither.training import Private, make_private
 from dither.types import Allocation, Schedule
 
@@ -119,6 +120,7 @@ class PrivateStrategy(DDPStrategy):
         self._microbatch_size = microbatch_size
         self._logs_sensitive_values = log_sensitive_training_values
         self._loader: DataLoader[Any] | None = None
+        self._stepsizes: Any = None
         self._resumed: Mapping[str, Any] | None = None
         self._weights: WeightCheck | None = None
         self.private: Private | None = None
@@ -146,6 +148,7 @@ class PrivateStrategy(DDPStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             check_fit(trainer)
             self._loader = self._resumed = self._weights = self.private = None
+            self._stepsizes = self._budget.get("stepsizes", Constant(1.0))
             results = ReleasedResults(shows_all=self._logs_sensitive_values)
             trainer.fit_loop.epoch_loop._results = results
         Strategy.setup(self, trainer)
@@ -154,9 +157,19 @@ class PrivateStrategy(DDPStrategy):
         return model
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        """Make the optimizer that the module configures."""
+        """Make the optimizer that the module configures; its schedulers become step sizes."""
         super().setup_optimizers(trainer)
-        check_no_schedulers(self.lr_scheduler_configs)
+        if self.lr_scheduler_configs:
+            check_schedulers(self._plan, self._budget)
+            trainer.fit_loop.setup_data()  # which says how long an epoch is
+            self._stepsizes = stepsizes_of(
+                self.lr_scheduler_configs,
+                self._module,
+                self.optimizers[0],
+                steps=check_steps(trainer),
+                epoch=int(trainer.num_training_batches),
+            )
+            self.lr_scheduler_configs = []
 
     def process_dataloader(self, dataloader: object) -> object:
         """Return private batches instead of those of the training dataloader."""
@@ -170,7 +183,7 @@ class PrivateStrategy(DDPStrategy):
             )
         self._loader = check_loader(dataloader)
         n, m = self._sizes()
-        return Epochs(trainer, lambda: self._running, steps=math.ceil(n / m))
+        return Epochs(self._loader, lambda: self._running, steps=math.ceil(n / m))
 
     # The run, from its first step to its last.
 
@@ -283,8 +296,10 @@ class PrivateStrategy(DDPStrategy):
 
     def _plan_of_budget(self, trainer: Trainer) -> Plan | ReactivePlan:
         n, m = self._sizes()
-        sizes = {"dataset_size": n, "batch_size": m, "steps": check_steps(trainer)}
-        made: Plan | ReactivePlan = make_plan(**{"delta": 0.1 / n, **self._budget, **sizes})
+        run = {"dataset_size": n, "batch_size": m, "steps": check_steps(trainer)}
+        made: Plan | ReactivePlan = make_plan(
+            **{"delta": 0.1 / n, **self._budget, **run, "stepsizes": self._stepsizes}
+        )
         return made
 
     def _add_gradients(self, losses: Tensor) -> None:
