@@ -138,6 +138,11 @@ def _check_kind(optimizer: object) -> None:
         raise InvalidTypeError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
         )
+    if getattr(optimizer, "scaler", None) is not None:
+        raise InvalidValueError(
+            "optimizer must step without a GradScaler, which changes gradients before they are "
+            'clipped, got one: use bfloat16 (of accelerate, mixed_precision="bf16") or float32'
+        )
     if isinstance(optimizer, LBFGS):
         raise InvalidValueError(
             "optimizer must take one step per release, got LBFGS, which evaluates the loss several "
