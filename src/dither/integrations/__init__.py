@@ -2,8 +2,11 @@
 
 - `dither.integrations.opacus`: a plan sets the noise of an Opacus optimizer, and an accountant of
   dither composes its history. Needs the extra ``opacus``.
+- `dither.integrations.lightning`: private training of a ``LightningModule`` by ``Trainer.fit``.
+  Needs the extra ``lightning``.
 - `dither.integrations.transformers`: private fine-tuning of models of ``transformers``, in full or
   by adapters of ``peft``. Needs the extra ``transformers``.
 
-Import each by its own name, so that a library that is not used need not be installed.
+What ``accelerate`` prepares goes into `dither.make_private` as it is. Import each by its own name,
+so that a library that is not used need not be installed.
 """
