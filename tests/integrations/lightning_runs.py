@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -130,14 +131,19 @@ def rank(folder: Path) -> None:
     trainer(folder / "quiet", strategy, devices=size, max_epochs=-1).fit(net, loader())
     found["distance"] = distance(own, net)
     found["wrapped"] = type(strategy.model).__name__
-    strategy = PrivateStrategy(epsilon=2.0, delta=1e-3)
-    noisy = trainer(folder / "noisy", strategy, devices=size, max_epochs=2)
-    noisy.fit(module(), loader(), loader())
+    for killed in (True, False):
+        strategy = PrivateStrategy(epsilon=2.0, delta=1e-3)
+        saved = ModelCheckpoint(folder / "saved", every_n_train_steps=3, save_top_k=-1)
+        noisy = trainer(
+            folder / "noisy", strategy, devices=size, max_epochs=2, enable_checkpointing=True,
+            callbacks=[saved, Kill(4)] if killed else [saved],
+        )  # fmt: skip
+        path = None if killed else folder / "saved/epoch=0-step=3.ckpt"
+        with suppress(KilledError):
+            noisy.fit(module(), loader(), loader(), ckpt_path=path)
     assert strategy.private is not None
-    noisy.save_checkpoint(folder / "noisy.ckpt")
-    found["sizes"] = strategy.private.plan.batch_size, noisy.global_step
+    found["sizes"] = strategy.private.plan.batch_size, noisy.global_step, strategy.private.step
     found["epsilon"] = strategy.private.spent().epsilon
-    found["planned"] = strategy.private.plan.bound.epsilon
     found["state"] = net.state_dict()
     torch.save(found, folder / f"{dist.get_rank()}.pt")
     dist.destroy_process_group()

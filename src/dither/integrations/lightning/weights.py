@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dither import validate
 from dither.training import StepError
 
 
@@ -23,24 +24,29 @@ class WeightCheck:
         self._before = {name: _fingerprint(p) for name, p in model.named_parameters()}
 
     def check(self) -> None:
-        """Raise if a frozen weight has changed, or a trainable one with a gradient has not."""
+        """Raise if a frozen weight has changed, or none that has a gradient; warn if some have not.
+
+        A weight can stay as it was because its update is below the precision of its numbers.
+        """
         named = dict(self._model.named_parameters())
         changed = {n for n, p in named.items() if _fingerprint(p) != self._before[n]}
+        rates = {id(p): g["lr"] for g in self._optimizer.param_groups for p in g["params"]}
         moving = {
-            id(p)
-            for group in self._optimizer.param_groups
-            for p in group["params"]
-            if group["lr"] and p.dtype.itemsize >= 4 and p.grad is not None and p.grad.any()
+            name
+            for name, p in named.items()
+            if rates.get(id(p)) and p.grad is not None and p.grad.any()
         }
-        frozen = {name for name, p in named.items() if not p.requires_grad}
-        still = {name for name, p in named.items() if id(p) in moving} - changed
-        if frozen & changed:
-            raise StepError(f"the first step has changed frozen weights: {_some(frozen & changed)}")
-        if still:
+        if frozen := {name for name in changed if not named[name].requires_grad}:
+            raise StepError(f"the first step has changed frozen weights: {_some(frozen)}")
+        if moving and not moving & changed:
             raise StepError(
-                f"the first step has left weights as they were, which have a gradient and a "
-                f"learning rate: {_some(still)}; the optimizer must have the parameters that the "
-                "model computes with"
+                "the first step has changed no weight: the optimizer must have the parameters that "
+                "the model computes with, and a learning rate that moves them"
+            )
+        if still := moving - changed:
+            validate.warn(
+                f"the first step has left weights as they were: {_some(still)}; the learning rate "
+                "may be too small for their precision"
             )
 
 
