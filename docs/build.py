@@ -27,7 +27,8 @@ RECORDS = ("benchmarks/results", "experiments/records")
 """Directories whose pictures and records are at the same path in the site."""
 
 _SUFFIXES = {".png", ".json", ".jsonl"}
-_OUTSIDE = re.compile(r"(\]\()((?:\.\./)+)(experiments|benchmarks)/")
+_OUTSIDE = re.compile(r"(\]\()((?:\.\./)+)(experiments|benchmarks|examples)/")
+_NOTEBOOK = re.compile(r"\bexamples/(\w+)\.ipynb\)")
 
 
 def main() -> int:
@@ -59,7 +60,7 @@ def write_project(project: Path) -> None:
         for file in sorted((ROOT / directory).rglob("*")):
             if file.suffix in _SUFFIXES:
                 _write(docs / file.relative_to(ROOT), file.read_bytes())
-    for notebook in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
+    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
         for path, content in notebook_pages(notebook):
             _write(docs / path, content)
 
@@ -69,6 +70,8 @@ def links_in_site(markdown: str, path: str) -> str:
 
     >>> links_in_site("![](../experiments/records/a.png)", "estimators.md")
     '![](experiments/records/a.png)'
+    >>> links_in_site("[users](../../examples/users.ipynb)", "guides/users.md")
+    '[users](../notebooks/users.md)'
     """
     depth = len(PurePosixPath(path).parent.parts)
 
@@ -77,17 +80,19 @@ def links_in_site(markdown: str, path: str) -> str:
         up = climb.count("../")
         return match[0] if up != depth + 1 else f"{opening}{'../' * depth}{directory}/"
 
-    return _OUTSIDE.sub(inside, markdown)
+    return _NOTEBOOK.sub(r"notebooks/\1.md)", _OUTSIDE.sub(inside, markdown))
 
 
 def notebook_pages(notebook: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the page of a notebook, and the pictures in it, each with its path in the site."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    """Yield a notebook, its page and the pictures in it, each with its path in the site."""
+    content = notebook.read_bytes()
+    yield f"notebooks/{notebook.name}", content
+    cells = json.loads(content)["cells"]
     parts: list[str] = []
     for number, cell in enumerate(cells):
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(text)
+            parts.append(text.replace("](../docs/", "](../"))
             continue
         parts.append(f"```python\n{text}\n```")
         for output in cell["outputs"]:

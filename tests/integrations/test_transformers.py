@@ -1,10 +1,8 @@
 """Models of transformers, full and with adapters: the fast engine, the reference, training."""
 
-import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +32,6 @@ from dither.integrations.transformers import (
 )
 
 WORDS, LENGTH = 40, 10
-EXAMPLE = Path(__file__).parents[2] / "examples/transformers_finetuning.py"
 
 
 @pytest.fixture(autouse=True)
@@ -289,19 +286,6 @@ def test_what_does_not_fit_is_refused() -> None:
         pad_documents([[1]], length=0)
     with pytest.raises(ValueError, match="reduction must be"):
         causal_losses(None, torch.zeros(1, 2), reduction="none")
-
-
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    spec = importlib.util.spec_from_file_location("transformers_finetuning", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    small = example.Settings(documents=100, length=8, width=16, layers=1, batch_size=20, steps=2)
-    assert set(example.main(small)) == {
-        f"{task}, {how}" for task in example.TASKS for how in ("full", "LoRA")
-    }
-    assert "differentially private" in capsys.readouterr().out
 
 
 def private_loop(model: Any, inputs: Any, targets: Tensor, losses: Callable[..., Tensor]) -> None:
