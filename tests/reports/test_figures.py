@@ -15,7 +15,13 @@ from tests.training.loops import noisy_plan, quiet_plan
 from torch import nn
 
 from dither import Plan
-from dither.reports import audit_figure, save_figure, theory_figure, training_figure
+from dither.reports import (
+    audit_figure,
+    plan_figure,
+    save_figure,
+    theory_figure,
+    training_figure,
+)
 from dither.training import TrainResult
 from dither.training.history import Row
 
@@ -186,3 +192,11 @@ def test_diverged_runs_can_be_drawn_and_saved(tmp_path: Path) -> None:
     for suffix in ("png", "pdf", "svg"):
         assert save_figure(figure, tmp_path / f"figure.{suffix}").stat().st_size > 0
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_plans_may_have_any_name() -> None:
+    names = ["optimal", "fewer steps", "uniform", "more steps"]
+    axes = plan_figure(dict.fromkeys(names, noisy_plan())).axes[0]
+    assert [line.get_label() for line in axes.lines] == names
+    assert len({line.get_color() for line in axes.lines}) == 4
+    assert len(plan_figure({f"plan {k}": noisy_plan() for k in range(6)}).axes[0].lines) == 6

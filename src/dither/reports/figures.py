@@ -1,7 +1,7 @@
 """Figures of plans, training runs, ledgers, audits and the paper's theory, and how to save them."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
@@ -61,7 +61,8 @@ def plan_figure(plans: Mapping[str, Plan]) -> "Figure":
     correlated with independent noise.
 
     Args:
-        plans: plans by name: "uniform", "matched", "optimal" or "correlated".
+        plans: plans by the name to show. "uniform", "matched", "optimal" and "correlated" have the
+            same colours in all figures.
 
     Example:
         >>> import dither
@@ -73,8 +74,9 @@ def plan_figure(plans: Mapping[str, Plan]) -> "Figure":
 
     figure = Figure(figsize=(13.0, 4.2), layout="constrained")
     noise, iterates, privacy = figure.subplots(1, 3)
+    styles = _plan_styles(plans)
     for name, plan in plans.items():
-        colour, line = _NOISE_STYLES[name]
+        colour, line = styles[name]
         t = np.arange(1, plan.steps + 1)
         style = {"color": colour, "linestyle": line, "linewidth": 2.0, "label": name}
         noise.plot(t, plan.noise_multipliers, **style)
@@ -92,6 +94,14 @@ def plan_figure(plans: Mapping[str, Plan]) -> "Figure":
         axes.set_xlabel("step t")
     noise.legend()
     return figure
+
+
+def _plan_styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the style of each plan: that of its noise, or else one that no other plan has."""
+    names = [*names]
+    free = [style for noise, style in _NOISE_STYLES.items() if noise not in names]
+    others = cycle(free or _NOISE_STYLES.values())
+    return {name: _NOISE_STYLES.get(name) or next(others) for name in names}
 
 
 _RUN_STYLES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, ":"), (VERMILION, "-."))
