@@ -29,8 +29,8 @@ help: ## list the targets
 
 setup: $(DEV) ## make .venv with dither and the development tools, pinned by constraints.txt
 
-demo: $(READY) ## the main job on its default input: private training on digits, and a picture
-	$(BIN)/dither train --compare --plot demo.png
+demo: $(READY) ## what privacy costs: five ways to train on digits, a table and a picture, in a minute
+	$(BIN)/dither demo --plot demo.png
 
 test: lint browser ## lint, types, import contracts, tests, doctests
 	$(ONE_THREAD) $(BIN)/pytest -n 2 --durations=10

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, sync_playwright
 IMAGES = Path(__file__).parent / "images"
 DITHER = (sys.executable, "-m", "dither")
 PLOTS = {
-    "demo.png": ["train", "--compare"],
+    "demo.png": ["demo"],
     "plan.png": ["plan"],
     "audit.png": ["audit"],
     "theory.png": ["theory"],

@@ -23,7 +23,6 @@ from dither.training import MODELS
 
 RECORDS = 60
 DIGITS = ["train", "--steps", "6", "--batch-size", "16", "--model", "linear"]
-WITHOUT = "none (Adam, no clipping)"
 
 # Functions for --model, in a module of one's own.
 MODELS_OF_MINE = """
@@ -138,21 +137,19 @@ def rows(out: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in cells}
 
 
-def test_digits_are_learnt_beside_a_run_without_noise(
-    capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
+def test_digits_are_learnt(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     before = {path.name for path in folder.iterdir()}
-    out = run(["train", "--steps", "6", "--compare"], capsys)
+    out = run(["train", "--steps", "6"], capsys)
     assert out.startswith("setting        value ")
     assert re.search(r"^delta +6.954e-05 +1/\(10·n\)$", out, re.MULTILINE)
     assert re.search(r"^steps +6 +given$", out, re.MULTILINE)
     assert "test accuracy" in out
     found = rows(out)
-    assert list(found) == ["uniform", WITHOUT]
-    for name, (epsilon, accuracy, loss) in found.items():
-        assert epsilon == "∞" if name == WITHOUT else 2.98 <= float(epsilon) <= 3.0
-        assert 0.0 <= float(accuracy) <= 1.0
-        assert float(loss) > 0.0
+    assert list(found) == ["uniform"]
+    epsilon, accuracy, loss = map(float, found["uniform"])
+    assert 2.98 <= epsilon <= 3.0
+    assert 0.0 <= accuracy <= 1.0
+    assert loss > 0.0
     assert "The model is (ε = " in out
     assert "n = 1,438" in out
     assert "SEEDED" not in out
@@ -163,27 +160,24 @@ def test_json_and_text_of_a_seeded_run_are_the_same_and_say_that_it_is_seeded(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     before = {path.name for path in folder.iterdir()}
-    argv = [*DIGITS, "--seed", "3", "--compare"]
+    argv = [*DIGITS, "--seed", "3"]
     text = run(argv, capsys)
     found = as_json([*argv, "--plot", "runs.png", "--run-dir", "run"], capsys)
-    assert list(found) == ["runs", "recipe", "statement"]
+    assert list(found) == ["run", "recipe", "statement"]
     assert (found["recipe"]["steps"], found["recipe"]["reasons"]["steps"]) == (6, "given")
-    assert list(found["runs"]) == ["uniform", WITHOUT]
-    for name, (_, accuracy, loss) in rows(text).items():
-        summary = found["runs"][name]
-        assert f"{summary['metrics']['accuracy']:.4f}" == accuracy
-        assert f"{summary['metrics']['loss']:.4f}" == loss
-        assert summary["metrics"]["accuracy"] > 0.1  # which is what guessing gives
-        assert summary["steps"] == 6
-        assert (summary["epsilon"] is None) == (name == WITHOUT)
-    assert found["runs"]["uniform"]["epsilon"] <= 3.0
+    _, accuracy, loss = rows(text)["uniform"]
+    assert f"{found['run']['metrics']['accuracy']:.4f}" == accuracy
+    assert f"{found['run']['metrics']['loss']:.4f}" == loss
+    assert found["run"]["metrics"]["accuracy"] > 0.1  # which is what guessing gives
+    assert found["run"]["steps"] == 6
+    assert found["run"]["epsilon"] <= 3.0
     assert found["statement"] in text
     assert "SEEDED with 3:" in found["statement"]
-    assert found["runs"]["uniform"]["plan"][:16] in found["statement"]
+    assert found["run"]["plan"][:16] in found["statement"]
     # The picture and the folder of the run are there, and nothing else is.
     assert {path.name for path in folder.iterdir()} == {*before, "runs.png", "run"}
     assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
-    check_run_folder(folder / "run", found["runs"]["uniform"])
+    check_run_folder(folder / "run", found["run"])
 
 
 def check_run_folder(run_dir: Path, summary: dict[str, Any]) -> None:
@@ -215,8 +209,8 @@ def check_run_folder(run_dir: Path, summary: dict[str, Any]) -> None:
 def test_without_a_seed_every_run_is_another(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [*own(), "--public-test", "public.npz"]
     one, two = as_json(argv, capsys), as_json(argv, capsys)
-    assert one["runs"]["uniform"]["plan"] == two["runs"]["uniform"]["plan"]
-    assert one["runs"]["uniform"]["metrics"]["loss"] != two["runs"]["uniform"]["metrics"]["loss"]
+    assert one["run"]["plan"] == two["run"]["plan"]
+    assert one["run"]["metrics"]["loss"] != two["run"]["metrics"]["loss"]
     assert one["statement"] == two["statement"]
     assert "SEEDED" not in one["statement"]
 
@@ -326,7 +320,7 @@ def test_correlated_noise_is_in_the_statement(
     argv = ["train", "--model", "linear", "--steps", "24", "--batch-size", "20", "--epsilon", "8"]
     run_dir = tmp_path / "run"
     argv += ["--sampling", "cyclic"]
-    assert main([*argv, "--noise", "correlated", "--compare", "--run-dir", str(run_dir)]) == 0
+    assert main([*argv, "--noise", "correlated", "--run-dir", str(run_dir)]) == 0
     captured = capsys.readouterr()
     assert "warning" not in captured.err
     made = Plan.from_json((run_dir / "plan.json").read_text(encoding="utf-8"))
@@ -434,7 +428,7 @@ def test_without_public_records_it_says_why_there_is_no_accuracy(
     out = run(own(), capsys)
     assert list(rows(out)) == ["uniform"]
     assert "No accuracy: give public records to evaluate on with --public-test." in out
-    assert as_json(own(), capsys)["runs"]["uniform"]["metrics"] == {}
+    assert as_json(own(), capsys)["run"]["metrics"] == {}
 
 
 def test_public_records_are_measured_with_their_classes_by_name(
@@ -448,7 +442,7 @@ def test_public_records_are_measured_with_their_classes_by_name(
     argv = ["train", "--data", "private.npz", "--model", "linear", "--noise", "uniform"]
     argv += ["--steps", "60", "--batch-size", "100", "--epsilon", "50", "--seed", "1"]
     found = {
-        name: as_json([*argv, "--public-test", name], capsys)["runs"]["uniform"]["metrics"]
+        name: as_json([*argv, "--public-test", name], capsys)["run"]["metrics"]
         for name in ("both.npz", "eights.npz")
     }
     assert found["both.npz"]["accuracy"] > 0.9
@@ -464,7 +458,7 @@ def test_what_is_infinite_or_no_number_is_null(
 ) -> None:
     np.savez(folder / "gaps.npz", x=np.full((1, 4), 3e38), y=[3])
     found = as_json([*own(), "--seed", "1", "--public-test", "gaps.npz"], capsys)
-    assert found["runs"]["uniform"]["metrics"]["loss"] is None
+    assert found["run"]["metrics"]["loss"] is None
 
 
 def test_n_may_be_another_number_under_poisson_sampling_only(

@@ -270,7 +270,6 @@ def test_of_private_data_nothing_is_printed_but_what_is_public(
     [
         ("--optimizer adam", "optimizer must not be given for a table, got 'adam' for 'patients."),
         ("--resume", "resume must not be given for a table, got True"),
-        ("--compare", "compare must not be given for a table, got True"),
         ("--canaries 200", "canaries must not be given for a table, got 200"),
         ("--classes a,b", "classes must not be given for a table, got 'a,b'"),
         ("--sampling fixed", "sampling must not be given for a table, got 'fixed'"),

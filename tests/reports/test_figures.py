@@ -17,6 +17,7 @@ from torch import nn
 from dither import Plan
 from dither.reports import (
     audit_figure,
+    demo_figure,
     plan_figure,
     save_figure,
     theory_figure,
@@ -200,3 +201,14 @@ def test_plans_may_have_any_name() -> None:
     assert [line.get_label() for line in axes.lines] == names
     assert len({line.get_color() for line in axes.lines}) == 4
     assert len(plan_figure({f"plan {k}": noisy_plan() for k in range(6)}).axes[0].lines) == 6
+
+
+def test_demo_figure_has_a_curve_or_a_line_for_every_way() -> None:
+    curves = [[(0.5, 50.0), (1.0, 80.0)], [(0.5, 70.0), (1.0, 90.0)]]
+    figure = demo_figure({"plain": [99.0, 97.0], "mine": [80.0, 90.0]}, {"mine": curves}, epsilon=1)
+    ends, growth = figure.axes
+    assert [text.get_text() for text in ends.texts] == ["98.0 ± 1.4", "85.0 ± 7.1"]
+    assert [label.get_text() for label in ends.get_yticklabels()] == ["plain", "mine"]
+    plain, mine = growth.lines
+    np.testing.assert_allclose(np.asarray(plain.get_ydata()), 98.0)
+    np.testing.assert_allclose(np.asarray(mine.get_xydata()), [(0.5, 60.0), (1.0, 85.0)])

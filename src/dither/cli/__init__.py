@@ -16,6 +16,7 @@ from dither import __version__, validate
 from dither.cli import (
     account,
     audit,
+    demo,
     doctor,
     explore,
     ledger,
@@ -28,7 +29,20 @@ from dither.cli import (
 )
 from dither.cli.options import check_options
 
-_COMMANDS = (schema, train, predict, report, plan, explore, account, audit, ledger, theory, doctor)
+_COMMANDS = (
+    demo,
+    schema,
+    train,
+    predict,
+    report,
+    plan,
+    explore,
+    account,
+    audit,
+    ledger,
+    theory,
+    doctor,
+)
 
 _FILES = {
     "check",

@@ -2,18 +2,15 @@
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dither import validate
 from dither.cli import train_table
 from dither.cli.options import (
-    DATASETS,
     derived_from_private_data,
     find_model,
     is_table,
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 
     from dither.audit import Canaries
     from dither.data import Examples
-    from dither.planning import Plan
     from dither.training import Recipe, Run, TrainResult
     from dither.training.users import Users
 
@@ -46,21 +42,14 @@ __all__ = ["HELP", "NAME", "add_arguments", "run"]
 NAME = "train"
 HELP = "train a model privately, and print what it costs"
 
-_WITHOUT_NOISE = "none (Adam, no clipping)"
-
 
 def run(arguments: argparse.Namespace) -> None:
-    """Plan, train, compare where the data is public, print; under torchrun with all ranks."""
+    """Plan, train, print; under torchrun with all ranks."""
     if is_table(arguments.data):
         train_table.run(arguments)
         return
     if arguments.resume and not hasattr(arguments, "run_dir"):
         raise validate.InvalidValueError("resume needs a run directory, --run-dir, got none")
-    if arguments.compare and arguments.data not in DATASETS:
-        raise validate.InvalidValueError(
-            f"compare must be left out unless data is one of {', '.join(DATASETS)}, which are "
-            f"public, got {str(arguments.data)!r}"
-        )
     check_canaries(arguments)
     _check_device(arguments.device)
     with join_group(arguments.device):
@@ -88,8 +77,7 @@ def _run(arguments: argparse.Namespace) -> None:
         data=Path(arguments.data).name,
         purpose=getattr(arguments, "purpose", ""),
     )
-    new_model = partial(_new_model, arguments, build, examples)
-    model = new_model()
+    model = _new_model(arguments, build, examples)
     recipe = ranks.on_rank_zero(lambda: _find_recipe(arguments, model, examples, users, run))
     canaries = ranks.on_rank_zero(lambda: build_canaries(arguments, examples))
     if canaries is not None:
@@ -100,14 +88,13 @@ def _run(arguments: argparse.Namespace) -> None:
     if not (arguments.quiet or arguments.json):
         sys.stdout.write(f"{recipe}\n")
         sys.stdout.flush()
-    fit = partial(_train, arguments, examples=examples, users=users, test=test)
     with remove_unused_canaries(arguments, canaries) if ranks.is_rank_zero else nullcontext():
-        results = {str(recipe.noise): fit(model, recipe, run=run)}
-    if arguments.compare:
-        results[_WITHOUT_NOISE] = fit(new_model(), _without_noise(recipe))
+        result = _train(
+            arguments, model, recipe, examples=examples, users=users, test=test, run=run
+        )
     if ranks.is_rank_zero:
-        _describe(arguments, name, examples, next(iter(results.values())))
-        _report(arguments, results, canaries)
+        _describe(arguments, name, examples, result)
+        _report(arguments, str(recipe.noise), result, canaries)
 
 
 def _new_model(
@@ -196,41 +183,24 @@ def _check_directory(arguments: argparse.Namespace) -> None:
         check_directory(arguments.run_dir, resume=arguments.resume)
 
 
-def _without_noise(recipe: "Recipe") -> "Plan":
-    """Return what the private run is compared with, where all data is public."""
-    from dither.planning import Plan
-    from dither.schedules import Constant
-
-    return Plan.unsafe_without_noise(
-        steps=recipe.steps,
-        dataset_size=recipe.dataset_size,
-        batch_size=recipe.batch_size,
-        sampling="fixed" if recipe.sampling == "fixed" else "poisson",
-        # A learning rate for noisy gradients does not suit plain ones; five times Adam's own does.
-        stepsizes=Constant(5.0),
-    )
-
-
 def _train(
     arguments: argparse.Namespace,
     model: "nn.Module",
-    plan: "Recipe | Plan",
+    recipe: "Recipe",
     *,
     examples: "Examples",
     users: "Users | None",
     test: "Examples | None",
-    run: "Run | None" = None,
+    run: "Run",
 ) -> "TrainResult":
-    from dither.planning import Plan
     from dither.training import Public, train
 
     return train(
         model,
         examples,
-        plan,
-        optimizer="adam" if isinstance(plan, Plan) else None,
+        recipe,
         evaluate=None if test is None else Public(test),
-        every=-(-plan.steps // 20),
+        every=-(-recipe.steps // 20),
         run=run,
         users=users,
         progress=not arguments.quiet,
@@ -240,24 +210,23 @@ def _train(
 
 def _report(
     arguments: argparse.Namespace,
-    results: dict[str, "TrainResult"],
+    noise: str,
+    result: "TrainResult",
     canaries: "Canaries | None",
 ) -> None:
-    """Draw, save and print the results."""
+    """Draw, save and print the result."""
     from dither.training.statement import facts_of, public_size, statement
 
     plot = getattr(arguments, "plot", None)
     if plot is not None:
         from dither.reports import save_figure, training_figure
 
-        save_figure(training_figure(results), plot)
-    result = next(iter(results.values()))
+        save_figure(training_figure({noise: result}), plot)
     if canaries is not None:
         write_scores(Path(arguments.run_dir), canaries, result)
     if arguments.json:
-        summaries = {name: _summary(each) for name, each in results.items()}
         chosen = None if result.recipe is None else json.loads(result.recipe.to_json())
-        print_json({"runs": summaries, "recipe": chosen, "statement": statement(result)})
+        print_json({"run": _summary(result), "recipe": chosen, "statement": statement(result)})
     elif arguments.quiet:
         metrics = "".join(f", test {key} {value:.4f}" for key, value in result.metrics.items())
         derived = " and ".join(result.derived_from_private_data)
@@ -266,7 +235,7 @@ def _report(
         public = f"; taken as public: {public_size(facts)}" if facts.is_counted else ""
         sys.stdout.write(f"{result.bound}{metrics}{unproven}{public}\n")
     else:
-        _print(results, statement(result))
+        _print(noise, result, statement(result))
         if canaries is not None:
             sys.stdout.write(
                 f"{int(canaries.included.sum()):,} of {canaries.included.size:,} canaries were in "
@@ -292,18 +261,15 @@ def _summary(result: "TrainResult") -> dict[str, Any]:
     return summary
 
 
-def _print(results: dict[str, "TrainResult"], text: str) -> None:
+def _print(noise: str, result: "TrainResult", text: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
-    first = next(iter(results.values()))
-    table = Table("noise", "ε", *(f"test {name}" for name in first.metrics))
-    for name, result in results.items():
-        epsilon = result.bound.epsilon
-        shown = rounded(epsilon, 4) if math.isfinite(epsilon) else "∞"
-        table.add_row(name, shown, *(f"{value:.4f}" for value in result.metrics.values()))
+    table = Table("noise", "ε", *(f"test {name}" for name in result.metrics))
+    epsilon = rounded(result.bound.epsilon, 4)
+    table.add_row(noise, epsilon, *(f"{value:.4f}" for value in result.metrics.values()))
     console.print(table)
-    if not first.metrics:
+    if not result.metrics:
         console.print("No accuracy: give public records to evaluate on with --public-test.")
     sys.stdout.write(f"{text}\n")

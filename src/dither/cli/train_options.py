@@ -201,10 +201,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--plot", default=argparse.SUPPRESS, metavar="FILE", help="draw the training curves"
     )
-    output.add_argument(
-        "--compare",
-        action="store_true",
-        help="on a public standard set: train without privacy, too",
-    )
     output.add_argument("--quiet", action="store_true", help="no progress, one line of output")
     output.add_argument("--json", action="store_true", help="print JSON instead of text")

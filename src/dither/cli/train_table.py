@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dither.types import PrivacyBound
 
 _REFUSED = (
-    "averaging", "canaries", "checkpoint_every", "classes", "clipping", "compare", "data_dir",
+    "averaging", "canaries", "checkpoint_every", "classes", "clipping", "data_dir",
     "device", "learning_rate", "optimizer", "plot", "resume", "sampling",
 )  # fmt: skip
 _SETTINGS = ("batch_size", "clip_norm", "compute", "delta", "epochs", "noise", "steps", "tune")

@@ -8,6 +8,7 @@ words of the privacy statement are in `dither.training.statement`.
 
 from dither.reports.figures import (
     audit_figure,
+    demo_figure,
     ledger_figure,
     plan_figure,
     save_figure,
@@ -21,6 +22,7 @@ from dither.training.statement import statement
 __all__ = [
     "RunReport",
     "audit_figure",
+    "demo_figure",
     "ledger_figure",
     "plan_figure",
     "run_report",

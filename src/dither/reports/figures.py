@@ -1,7 +1,7 @@
 """Figures of plans, training runs, ledgers, audits and the paper's theory, and how to save them."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
@@ -102,6 +102,68 @@ def _plan_styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     free = [style for noise, style in _NOISE_STYLES.items() if noise not in names]
     others = cycle(free or _NOISE_STYLES.values())
     return {name: _NOISE_STYLES.get(name) or next(others) for name in names}
+
+
+_WAY_COLOURS = ("dimgrey", BLUE, GREEN, ORANGE, VERMILION)
+
+
+def demo_figure(
+    accuracies: Mapping[str, Sequence[float]],
+    curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
+    *,
+    epsilon: float,
+) -> "Figure":
+    """Draw how accurate ways to train are, and how accuracy grows while ε is spent.
+
+    Args:
+        accuracies: of the runs with several seeds, in percent, by the name of the way.
+        curves: pairs of ε and accuracy along the same runs; a way without is a line at its mean.
+        epsilon: ε of the ways that are private.
+
+    Example:
+        >>> curves = {"mine": [[(0.5, 60.0), (1.0, 80.0)], [(0.5, 70.0), (1.0, 90.0)]]}
+        >>> figure = demo_figure({"mine": [80.0, 90.0]}, curves, epsilon=1.0)
+        >>> [axes.get_title() for axes in figure.axes]
+        ['at the end, ε = 1', 'while ε is spent']
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 4.0), layout="constrained")
+    ends, growth = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
+    _ends(ends, accuracies)
+    ends.set(title=f"at the end, ε = {epsilon:g}", xlabel="test accuracy, %")
+    for (name, values), colour in zip(accuracies.items(), cycle(_WAY_COLOURS), strict=False):
+        if name not in curves:
+            growth.axhline(float(np.mean(values)), color=colour, linestyle="--", label=name)
+            continue
+        runs = np.array(curves[name])
+        spent, mean = runs[0, :, 0], runs[:, :, 1].mean(0)
+        spread = runs[:, :, 1].std(0, ddof=len(runs) > 1)
+        growth.plot(spent, mean, color=colour, linewidth=2.0, label=name)
+        growth.fill_between(spent, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0.0)
+    growth.set(title="while ε is spent", xlabel="ε spent so far", ylabel="test accuracy, %")
+    growth.set(xlim=(0.0, 1.03 * epsilon), ylim=(0.0, 100.0))
+    growth.legend(loc="lower right", fontsize=9)
+    return figure
+
+
+def _ends(axes: "Axes", accuracies: Mapping[str, Sequence[float]]) -> None:
+    """Draw mean and standard deviation of each way, and its runs below them."""
+    for place, (values, colour) in enumerate(
+        zip(accuracies.values(), cycle(_WAY_COLOURS), strict=False)
+    ):
+        mean, spread = float(np.mean(values)), float(np.std(values, ddof=len(values) > 1))
+        axes.errorbar(
+            mean, place, xerr=spread, color=colour, fmt="o", markersize=8, capsize=4, linewidth=2.0
+        )
+        axes.plot(values, np.full(len(values), place + 0.25), "|", color=colour)
+        axes.annotate(
+            f"{mean:.1f} ± {spread:.1f}", (mean, place), xytext=(0, 9),
+            textcoords="offset points", ha="center", color=colour,
+        )  # fmt: skip
+    axes.set_yticks(range(len(accuracies)), [fill(name, 18) for name in accuracies])
+    axes.set_ylim(len(accuracies) - 0.5, -0.7)
+    axes.margins(x=0.2)
 
 
 _RUN_STYLES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, ":"), (VERMILION, "-."))
