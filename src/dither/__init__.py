@@ -25,7 +25,8 @@ name                       symbol              meaning
 =========================  ==================  ====================================================
 
 The packages, in the order in which they may import each other: ``types``, ``validate``, ``schema``
-(what is public about a table), ``schedules`` (step sizes), ``theory`` (the paper's statements),
+(what is public about a table), ``sinks`` (loggers), ``schedules`` (step sizes), ``theory`` (the
+paper's statements),
 ``accounting`` (what noise costs), ``noise`` (relative noise for given step sizes), ``planning``
 (all of that in one frozen plan), ``randomness`` (cryptographic random bits), ``sampling`` (which
 records take part in a step), ``clipping`` (sums of clipped per-record gradients), ``release`` (the
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         sampling,
         schedules,
         schema,
+        sinks,
         theory,
         training,
     )
@@ -101,6 +103,7 @@ __all__ = [
     "sampling",
     "schedules",
     "schema",
+    "sinks",
     "theory",
     "train",
     "training",

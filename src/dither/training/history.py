@@ -35,6 +35,20 @@ class Row:
     metrics: dict[str, float] = field(default_factory=dict)
     iterate_metrics: dict[str, float] = field(default_factory=dict)
 
+    def numbers(self) -> dict[str, float]:
+        """Return what `dither.sinks` receive of the row, by name.
+
+        >>> Row(20, 0.5, 0.1, 2.0, {"accuracy": 0.9}).numbers()
+        {'epsilon': 0.5, 'stepsize': 0.1, 'noise_multiplier': 2.0, 'public/accuracy': 0.9}
+        """
+        return {
+            "epsilon": self.epsilon,
+            "stepsize": self.stepsize,
+            "noise_multiplier": self.noise_multiplier,
+            **{f"public/{name}": value for name, value in self.metrics.items()},
+            **{f"public/iterate_{name}": value for name, value in self.iterate_metrics.items()},
+        }
+
 
 class History:
     """The rows of a run, written as they are added.

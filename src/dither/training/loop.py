@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from dither.planning import Plan, ReactivePlan
 from dither.planning.serialization import to_json_value
 from dither.progress import Progress
 from dither.schedules import UnsafeRawAdaGradNorm
+from dither.sinks import Sink, Sinks
 from dither.training.augmentation import Augment
 from dither.training.averaging import Average
 from dither.training.distributed import Ranks, check_rank_zero_has, check_same, held
@@ -106,6 +107,7 @@ def train(
     users: Any = None,
     rows_per_user: int | None = None,
     missing: str = "drop",
+    sinks: Sequence[Sink] = (),
     **settings: Unpack[Settings],
 ) -> TrainResult:
     """Train a model privately, from a budget or a plan, and data of (inputs, …, targets).
@@ -146,6 +148,8 @@ def train(
         users: as `make_private` takes it: then sizes are numbers of users.
         rows_per_user: as `make_private` takes it.
         missing: as `make_private` takes it.
+        sinks: what receives the rows of the history as they come, as `dither.sinks` describes;
+            they are closed at the end.
         settings: instead of a plan, what `dither.recipe` takes: ``epsilon``, and any setting that
             it shall not choose. Without ``dataset_size`` the number of records in the data is
             taken as public, and the privacy statement says so.
@@ -169,6 +173,7 @@ def train(
     check_size(microbatch_size=microbatch_size)
     run = Run() if run is None else validate.instance(Run, run=run)
     group = Ranks()
+    outputs = Sinks(sinks, is_used=group.is_rank_zero)
     check_rank_zero_has(group, directory=run.directory)
     check_same(group, {"averaging": averaging, "loss": loss if isinstance(loss, str) else None})
     records = None if users is None else records_of(held(data), may_be_empty=group.size > 1)
@@ -203,7 +208,9 @@ def train(
     def add_row() -> None:
         metrics = _measure(model, public, criterion, average)
         numbers = private.spent().epsilon, private.stepsize, private.noise_multiplier
-        history.add(Row(private.step, *numbers, *metrics))
+        row = Row(private.step, *numbers, *metrics)
+        history.add(row)
+        outputs.log(row.step, row.numbers())
 
     def take_step(batch: Any) -> None:
         for part in private.microbatches(batch, microbatch_size):
@@ -215,6 +222,7 @@ def train(
     cleanup = nullcontext() if directory is None else directory.cleanup(private)
     with (
         cleanup,
+        closing(outputs),
         Progress("training", private.plan.steps, shown=progress and group.is_rank_zero) as bar,
     ):
         size = MOST_ROWS if isinstance(microbatch_size, str) else microbatch_size
@@ -228,8 +236,8 @@ def train(
                 add_row()
             if directory is not None and private.step % interval == 0:
                 directory.save(private, average)
-    if group.is_rank_zero and (not history.rows or history.rows[-1].step != private.step):
-        add_row()
+        if group.is_rank_zero and (not history.rows or history.rows[-1].step != private.step):
+            add_row()
     if directory is not None and private.step:
         directory.save(private, average)
     average.apply()

@@ -1,6 +1,6 @@
 """Private training with your own loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from dither.ledger.ledger import account_for
 from dither.planning import Plan, ReactivePlan
 from dither.planning.search import check_no_search
 from dither.randomness import Source
+from dither.sinks import Sink, Sinks
 from dither.training.augmentation import Augment
 from dither.training.collate import CollateFn
 from dither.training.distributed import Ranks, check_rank_zero_has, check_same_run, own_records
+from dither.training.history import Row
 from dither.training.optimizers import warn_of_scaling
 from dither.training.private import Private
 from dither.training.records import Draws, warn_of_dataset_size
@@ -38,6 +40,7 @@ def make_private(
     users: Any = None,
     rows_per_user: int | None = None,
     missing: str = "drop",
+    sinks: Sequence[Sink] = (),
 ) -> Private:
     """Join a model, an optimizer, a plan and a dataset for your own private training loop.
 
@@ -77,6 +80,8 @@ def make_private(
             what the plan says, or 8.
         missing: what becomes of records whose id is None, NaN or empty: "drop" leaves them out,
             "own" makes each a user of its own.
+        sinks: what receives ε, step size and noise multiplier after every step, as `dither.sinks`
+            describes; `Private.close` closes them.
 
     Returns:
         A `Private`.
@@ -98,11 +103,26 @@ def make_private(
         (5, True)
     """
     check_no_search(plan)
-    return join(
+    outputs = Sinks(sinks, is_used=Ranks().is_rank_zero)
+    private = join(
         model, optimizer, plan, dataset, collate_fn=collate_fn, seed=seed, workers=workers,
         augment=augment, ledger=ledger, run_name=run_name, users=users,
         rows_per_user=rows_per_user, missing=missing,
     )  # fmt: skip
+    if outputs:
+        _log_steps(private, outputs)
+    return private
+
+
+def _log_steps(private: Private, sinks: Sinks) -> None:
+    """Send the numbers of every step to sinks, once the optimizer has taken it."""
+
+    def log() -> None:
+        numbers = private.spent().epsilon, private.stepsize, private.noise_multiplier
+        sinks.log(private.step, Row(private.step, *numbers).numbers())
+
+    hooks = private._optimizer_hooks
+    hooks.after_step, hooks.after_run = log, sinks.close
 
 
 def join(

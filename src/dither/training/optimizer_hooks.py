@@ -24,6 +24,8 @@ _BUSY = "_dither_is_private"
 class OptimizerHooks:
     """Hooks that release a step before the optimizer takes it, at the plan's learning rate.
 
+    ``after_step`` is called when the optimizer has taken a step, ``after_run`` by `remove`.
+
     Args:
         model: whose trainable parameters the optimizer must have, all of them and no others.
         optimizer: the optimizer, which may be wrapped by accelerate.
@@ -47,6 +49,8 @@ class OptimizerHooks:
         check_trainable(model)
         self._check_parameters(InvalidValueError)
         self.rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        self.after_step: Callable[[], None] = lambda: None
+        self.after_run: Callable[[], None] = lambda: None
         self._depth = 0  # torch calls the hooks again for the super().step() of a subclass
         self._optimizer.__dict__[_BUSY] = True
         self._hooks = [
@@ -77,6 +81,7 @@ class OptimizerHooks:
         self._optimizer.__dict__.pop(_BUSY, None)
         for hook in self._hooks:
             hook.remove()
+        self.after_run()
 
     def _check_parameters(self, error: type[Exception]) -> None:
         """Raise unless the optimizer has all trainable parameters of the model, and no others."""
@@ -117,6 +122,7 @@ class OptimizerHooks:
             return
         for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
             set_learning_rate(group, rate)
+        self.after_step()
 
 
 def check_trainable(model: nn.Module) -> None:
