@@ -1,0 +1,158 @@
+"""What of `TrainingArguments` a private run takes, and the plan that they describe."""
+
+import math
+from typing import Any
+
+from torch.optim import SGD
+from transformers import DataCollatorWithFlattening, get_scheduler
+from transformers import Trainer as HFTrainer
+
+from dither import schedules, validate
+from dither.planning import Plan, ReactivePlan
+from dither.planning.planner import plan as make_plan
+from dither.validate import InvalidTypeError, InvalidValueError
+
+_REFUSED = {
+    "fp16": "its loss scaling is for one loss per batch: bf16=True works",
+    "deepspeed": "private runs on several processes reduce their own gradients: use torchrun",
+    "fsdp": "private runs on several processes reduce their own gradients: use torchrun",
+    "parallelism_config": "a model must be complete on every process: use torchrun",
+    "auto_find_batch_size": 'it restarts the run: PrivateTrainer(microbatch_size="auto") finds it',
+    "neftune_noise_alpha": "its noise depends on how far other documents pad the batch",
+    "use_liger_kernel": "it computes one loss per batch",
+}
+_SAMPLING = "the privacy guarantee needs random batches"
+_OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
+
+
+def check_arguments(args: Any) -> None:
+    """Raise if a private run cannot do what the arguments ask for."""
+    for name, why in _REFUSED.items():
+        if value := getattr(args, name, None):
+            shown = repr(value) if isinstance(value, str | int | float) else "a configuration"
+            raise InvalidValueError(
+                f"{name} must be left out of TrainingArguments, got {shown}: {why}"
+            )
+    _check_equal(args, "train_sampling_strategy", "random", _SAMPLING)
+    _check_equal(
+        args, "include_num_input_tokens_seen", "no", "how many tokens were drawn is private"
+    )
+    if args.n_gpu > 1:
+        raise InvalidValueError(
+            f"n_gpu must be at most 1 per process, got {args.n_gpu}: start one process per GPU "
+            "with torchrun, or set CUDA_VISIBLE_DEVICES=0"
+        )
+    optim = str(getattr(args.optim, "value", args.optim))
+    if any(part in optim for part in _OPTIMIZERS):
+        raise InvalidValueError(
+            f"optim must take its step after the backward pass, at the plan's learning rate, got "
+            f"{optim!r}: use adamw_torch or sgd"
+        )
+    if args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get(
+        "use_reentrant"
+    ):
+        raise InvalidValueError(
+            "gradient_checkpointing_kwargs must have use_reentrant=False, got True, which hides "
+            "the graph that per-record gradients need"
+        )
+
+
+def check_parts(trainer: type, collator: Any, optimizers: Any, compute_loss_func: Any) -> None:
+    """Raise if losses, collator or scheduler are not those of a private run."""
+    if compute_loss_func is not None:
+        raise InvalidTypeError(
+            "compute_loss_func must be left out: give loss=, a function loss(outputs, labels) with "
+            "one value per record"
+        )
+    if trainer.compute_loss is not HFTrainer.compute_loss:  # type: ignore[attr-defined]
+        raise InvalidTypeError(
+            f"compute_loss of {trainer.__name__} must not be overridden, since training does not "
+            "call it: give loss=, a function loss(outputs, labels) with one value per record"
+        )
+    if isinstance(collator, DataCollatorWithFlattening):
+        raise InvalidTypeError(
+            "data_collator must keep every document in its own row, got DataCollatorWithFlattening,"
+            " which joins them: use DataCollatorWithPadding"
+        )
+    if optimizers[1] is not None:
+        raise InvalidTypeError(
+            f"optimizers must have None as its scheduler, got {type(optimizers[1]).__name__}: the "
+            "plan owns the learning rate; set lr_scheduler_type, or give "
+            "plan=dither.plan(stepsizes=dither.schedules.from_torch(...))"
+        )
+
+
+def plan_for(
+    args: Any,
+    dataset_size: int,
+    *,
+    epsilon: float,
+    delta: float | None,
+    optimizer: Any,
+) -> Plan:
+    """Return the plan of the run that the arguments describe.
+
+    Batches, steps, warm-up and schedule are those of the same run without privacy, and
+    ``max_grad_norm`` is the clip norm of every record. The noise has the shape of the schedule for
+    SGD; other optimizers divide every step by its own noise, so that shapes gain nothing.
+    """
+    m = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    steps = args.max_steps
+    if steps <= 0:
+        steps = math.ceil(args.num_train_epochs * steps_per_epoch(dataset_size, m))
+    if not args.max_grad_norm:
+        raise InvalidValueError(
+            f"max_grad_norm must be positive, got {args.max_grad_norm!r}: it is the clip norm of "
+            "every record, which bounds what one record can do"
+        )
+    is_sgd = optimizer == "sgd" or isinstance(optimizer, SGD)
+    made = make_plan(
+        epsilon=epsilon,
+        delta=1 / (10 * dataset_size) if delta is None else delta,
+        dataset_size=dataset_size,
+        batch_size=m,
+        steps=steps,
+        clip_norm=args.max_grad_norm,
+        stepsizes=_schedule(args, steps),
+        noise="optimal" if is_sgd else "uniform",
+    )
+    return validate.instance(Plan, plan=made)
+
+
+def steps_per_epoch(dataset_size: int, batch_size: int) -> int:
+    """Return how many steps the progress bar and the callbacks take for one epoch."""
+    return math.ceil(dataset_size / batch_size)
+
+
+def check_plan(args: Any, plan: Plan | ReactivePlan) -> None:
+    """Raise if the arguments ask for another number of steps than the plan has."""
+    validate.instance((Plan, ReactivePlan), plan=plan)  # type: ignore[arg-type]
+    if args.max_steps > 0 and args.max_steps != plan.steps:
+        raise InvalidValueError(
+            f"max_steps must be left out or the plan's number of steps, {plan.steps}, got "
+            f"{args.max_steps}"
+        )
+
+
+def _schedule(args: Any, steps: int) -> schedules.TorchSchedule:
+    kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    if kind in ("reduce_lr_on_plateau", "greedy"):
+        raise InvalidValueError(
+            f"lr_scheduler_type must be a schedule that is known before the run, got {kind!r}: the "
+            "noise of every step is planned for its learning rate"
+        )
+    return schedules.from_torch(
+        lambda optimizer: get_scheduler(
+            kind,
+            optimizer=optimizer,
+            num_warmup_steps=args.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+    )
+
+
+def _check_equal(args: Any, name: str, wanted: str, why: str) -> None:
+    value = str(getattr(args, name, wanted))
+    if value != wanted:
+        raise InvalidValueError(f"{name} must be {wanted!r}, got {value!r}: {why}")

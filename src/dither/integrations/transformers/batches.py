@@ -1,0 +1,105 @@
+"""The private batches of a run as `Trainer` takes them: epoch by epoch, and checked."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dither.training import Private
+from dither.validate import InvalidTypeError, InvalidValueError
+
+_PACKED = ("seq_lengths", "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
+_IS_PACKED = (
+    "the batches must have one document per row, got packed ones ({}): documents of a row see each "
+    "other, and ε would be about rows; turn packing off, and truncate and pad documents"
+)
+
+
+class Epochs:
+    """A loader whose every pass is the next epoch of a run; the plan draws the batches.
+
+    An epoch is a public number of steps. After a resume the first pass is the rest of its epoch.
+
+    Args:
+        private: returns the run, which is made after its loader.
+        length: steps per epoch.
+        steps_taken: returns how many steps the model has taken.
+        pads: whether rows are padded to the longest document of a batch.
+    """
+
+    def __init__(
+        self,
+        private: Callable[[], Private],
+        length: int,
+        steps_taken: Callable[[], int],
+        *,
+        pads: bool,
+    ) -> None:
+        self._private, self._length, self._steps_taken = private, length, steps_taken
+        self._pads, self._has_begun = pads, False
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        taken = 0 if self._has_begun else self._steps_taken() % self._length
+        self._has_begun = True
+        private = self._private()
+        if not private.steps_left:  # a resumed run may have too little budget for all its steps
+            return
+        batches = private.batches(steps=self._length - taken)
+        while True:
+            with warnings.catch_warnings():
+                if self._pads:  # the mask hides padding from the model, which is checked
+                    warnings.filterwarnings("ignore", "collate_fn pads to the longest record")
+                batch = next(batches, None)
+            if batch is None:
+                return
+            _check(batch, self._pads)
+            yield batch
+
+
+def pads_to_longest(collator: Any, padding_side: str | None) -> bool:
+    """Return whether a collator of `transformers` pads to the longest document of a batch.
+
+    Raise if it pads on the left: how far would be visible in the positions of all documents.
+    """
+    tokenizer = getattr(collator, "tokenizer", None)
+    padding = getattr(collator, "padding", True)
+    if tokenizer is None or padding is False or str(padding) in ("max_length", "do_not_pad"):
+        return False
+    if getattr(tokenizer, "padding_side", padding_side) == "left":
+        raise InvalidValueError(
+            'padding_side of the tokenizer must be "right" where documents are padded to the '
+            'longest of their batch, got "left", which moves the tokens of all documents if a '
+            'longer one is added: set it, or pad to a public length with padding="max_length"'
+        )
+    return True
+
+
+def _check(batch: Any, pads: bool) -> None:
+    """Raise if rows are not single documents, or padding is not hidden."""
+    if not isinstance(batch, dict):
+        raise InvalidTypeError(
+            f"data_collator must return a dict of tensors, got {type(batch).__name__}"
+        )
+    for name in _PACKED:
+        if name in batch:
+            raise InvalidValueError(_IS_PACKED.format(name))
+    positions, mask = batch.get("position_ids"), batch.get("attention_mask")
+    if isinstance(positions, Tensor) and positions.dim() == 2 and _restarts(positions, mask):
+        raise InvalidValueError(_IS_PACKED.format("position_ids that begin again within a row"))
+    if pads and mask is None and "input_ids" in batch:
+        raise InvalidValueError(
+            "the batches must have an attention_mask where documents are padded to the longest of "
+            'their batch, got none: pad to a public length with padding="max_length"'
+        )
+
+
+def _restarts(positions: Tensor, mask: Tensor | None) -> bool:
+    falls = positions.diff(dim=1) < 0
+    if mask is not None and mask.shape == positions.shape:
+        falls &= mask[:, 1:].bool() & mask[:, :-1].bool()
+    return bool(torch.any(falls))
