@@ -27,12 +27,9 @@ _OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
 
 def check_arguments(args: Any) -> None:
     """Raise if a private run cannot do what the arguments ask for."""
-    for name, why in _REFUSED.items():
+    for name in _REFUSED:
         if value := getattr(args, name, None):
-            shown = repr(value) if isinstance(value, str | int | float) else "a configuration"
-            raise InvalidValueError(
-                f"{name} must be left out of TrainingArguments, got {shown}: {why}"
-            )
+            _refuse(name, repr(value) if isinstance(value, str | int | float) else "a dict")
     _check_equal(args, "train_sampling_strategy", "random", _SAMPLING)
     _check_equal(
         args, "include_num_input_tokens_seen", "no", "how many tokens were drawn is private"
@@ -54,6 +51,23 @@ def check_arguments(args: Any) -> None:
         raise InvalidValueError(
             "gradient_checkpointing_kwargs must have use_reentrant=False, got True, which hides "
             "the graph that per-record gradients need"
+        )
+
+
+def check_backend(**enabled: bool) -> None:
+    """Raise if the accelerator was configured outside of the arguments for sharded models."""
+    for name, is_enabled in enabled.items():
+        if is_enabled:
+            _refuse(name, "it from accelerate's configuration")
+
+
+def check_public(train_dataset: Any, eval_dataset: Any) -> None:
+    """Raise if the private records are what is measured."""
+    measured = eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
+    if train_dataset is not None and any(each is train_dataset for each in measured):
+        raise InvalidValueError(
+            "eval_dataset must be public, got train_dataset: it is measured without noise; "
+            "dither.evaluate measures private records for a budget"
         )
 
 
@@ -149,6 +163,12 @@ def _schedule(args: Any, steps: int) -> schedules.TorchSchedule:
             num_training_steps=steps,
             scheduler_specific_kwargs=args.lr_scheduler_kwargs,
         )
+    )
+
+
+def _refuse(name: str, shown: str) -> None:
+    raise InvalidValueError(
+        f"{name} must be left out of TrainingArguments, got {shown}: {_REFUSED[name]}"
     )
 
 

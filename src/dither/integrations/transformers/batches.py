@@ -68,7 +68,7 @@ def pads_to_longest(collator: Any, padding_side: str | None) -> bool:
     """
     tokenizer = getattr(collator, "tokenizer", None)
     padding = getattr(collator, "padding", True)
-    if tokenizer is None or padding is False or str(padding) in ("max_length", "do_not_pad"):
+    if tokenizer is None or padding is False or padding in ("max_length", "do_not_pad"):
         return False
     if getattr(tokenizer, "padding_side", padding_side) == "left":
         raise InvalidValueError(

@@ -29,6 +29,7 @@ from dither.ledger import Ledger
 from dither.ledger.ledger import FILE
 from dither.planning import Plan, ReactivePlan
 from dither.training import Private, make_private
+from dither.training.users import Users
 
 STATE = "private_state.json"
 """The file of a checkpoint with what the run has spent."""
@@ -64,7 +65,7 @@ class PrivateTrainer(Trainer):
         microbatch_size: the most records to compute at once; "auto" is what fits into memory.
         ledger: as `make_private` takes it; None is a ledger in ``output_dir``.
         run_name: the name of the run in its ledger.
-        users: as `make_private` takes it, with a plan whose sizes are numbers of users.
+        users: as `make_private` takes it: sizes of data and batches are then numbers of users.
         seed: for tests and experiments only: the same noise and batches every time. The ``seed`` of
             the arguments is for new weights, not for what must be random.
         log_sensitive_training_loss: whether to log the training loss. It is computed from the
@@ -121,6 +122,7 @@ class PrivateTrainer(Trainer):
         arguments.check_parts(
             type(self), data_collator, optimizers, others.get("compute_loss_func")
         )
+        arguments.check_public(train_dataset, eval_dataset)
         self.plan = _plan(
             args, train_dataset, plan, epsilon, delta, users, optimizers[0] or args.optim
         )
@@ -128,7 +130,7 @@ class PrivateTrainer(Trainer):
         args.max_steps = args.max_steps if self.plan is None else self.plan.steps
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, **others)
         side = getattr(self.processing_class, "padding_side", None)
-        self._pads = pads_to_longest(self.data_collator, side)
+        self._pads = self.plan is not None and pads_to_longest(self.data_collator, side)
         self._loss = choose_loss(self.model, loss, args.label_smoothing_factor)
         self._microbatch_size = microbatch_size or args.per_device_train_batch_size
         check_size(microbatch_size=self._microbatch_size)
@@ -141,6 +143,7 @@ class PrivateTrainer(Trainer):
     def create_accelerator_and_postprocess(self) -> None:
         """Make an accelerator that leaves models unwrapped: dither reduces gradients itself."""
         super().create_accelerator_and_postprocess()
+        arguments.check_backend(deepspeed=self.is_deepspeed_enabled, fsdp=self.is_fsdp_enabled)
         prepare = self.accelerator.prepare_model
         self.accelerator.prepare_model = partial(prepare, evaluation_mode=True)
 
@@ -308,11 +311,6 @@ def _plan(
         arguments.check_plan(args, plan)
         return plan
     budget = validate.positive(epsilon=epsilon)
-    if users is not None:
-        raise validate.InvalidTypeError(
-            "epsilon must be left out with users=: give plan=dither.plan(...), whose dataset_size "
-            "and batch_size are numbers of users"
-        )
     if dataset is None:
         return None
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -320,4 +318,9 @@ def _plan(
             f"train_dataset must give any record by its index, got {type(dataset).__name__}: the "
             "privacy guarantee needs random sampling"
         )
-    return arguments.plan_for(args, len(dataset), epsilon=budget, delta=delta, optimizer=optimizer)
+    if callable(users):
+        raise validate.InvalidTypeError(
+            "users must be one id per record with epsilon=, got a function: their number is needed"
+        )
+    count = len(dataset) if users is None else Users.of(users).count
+    return arguments.plan_for(args, count, epsilon=budget, delta=delta, optimizer=optimizer)
