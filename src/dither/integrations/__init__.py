@@ -5,7 +5,7 @@
 - `dither.integrations.lightning`: private training of a ``LightningModule`` by ``Trainer.fit``.
   Needs the extra ``lightning``.
 - `dither.integrations.transformers`: private fine-tuning of models of ``transformers``, in full or
-  by adapters of ``peft``. Needs the extra ``transformers``.
+  by adapters of ``peft``, with its ``Trainer`` or without. Needs the extra ``transformers``.
 
 What ``accelerate`` prepares goes into `dither.make_private` as it is. Import each by its own name,
 so that a library that is not used need not be installed.
