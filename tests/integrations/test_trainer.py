@@ -554,6 +554,7 @@ def test_parts_that_cannot_be_private_are_refused_by_name(tmp_path: Path) -> Non
 
     refused("exactly one of plan and epsilon", plan=with_noise())
     refused("exactly one of plan and epsilon", epsilon=None)
+    refused("plan must be what dither.plan returns", epsilon=None, plan=3)
     refused("delta must be left out", epsilon=None, plan=with_noise(), delta=1e-5)
     refused("max_steps must be left out", epsilon=None, plan=with_noise(5))
     refused("compute_loss_func must be left out", compute_loss_func=len)
@@ -577,6 +578,8 @@ def test_parts_that_cannot_be_private_are_refused_by_name(tmp_path: Path) -> Non
     trainer = PrivateTrainer(bert(), args, train_dataset=data, epsilon=4.0)
     with pytest.raises(InvalidTypeError, match="hyperparameter_search"):
         trainer.hyperparameter_search()
+    with pytest.raises(InvalidValueError, match="eval_dataset must be public"):
+        trainer.predict(data)
 
 
 def packed(**more: Any) -> list[Record]:

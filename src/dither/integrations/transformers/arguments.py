@@ -140,7 +140,8 @@ def steps_per_epoch(dataset_size: int, batch_size: int) -> int:
 
 def check_plan(args: Any, plan: Plan | ReactivePlan) -> None:
     """Raise if the arguments ask for another number of steps than the plan has."""
-    validate.instance((Plan, ReactivePlan), plan=plan)  # type: ignore[arg-type]
+    if not isinstance(plan, Plan | ReactivePlan):
+        raise InvalidTypeError(f"plan must be what dither.plan returns, got {type(plan).__name__}")
     if args.max_steps > 0 and args.max_steps != plan.steps:
         raise InvalidValueError(
             f"max_steps must be left out or the plan's number of steps, {plan.steps}, got "

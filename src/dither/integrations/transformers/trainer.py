@@ -216,6 +216,10 @@ class PrivateTrainer(Trainer):
             "choose on public data, or pay for a search with dither.recipe(..., tune=...)"
         )
 
+    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments.check_public(self.train_dataset, dataset)
+        return super()._get_dataloader(dataset, *args, **kwargs)
+
     def _plan_to_train(self) -> Plan | ReactivePlan:
         if self.plan is None:
             raise validate.InvalidTypeError("train_dataset must be given to train, got None")
@@ -223,7 +227,7 @@ class PrivateTrainer(Trainer):
 
     def _spent(self) -> dict[str, float]:
         spent, z = self.private.spent(), self.private.noise_multiplier
-        if not math.isfinite(spent.epsilon):
+        if not math.isfinite(spent.epsilon) or not self.private.step:
             return {}
         return {"epsilon": spent.epsilon, "delta": spent.delta, "noise_multiplier": z}
 
