@@ -149,7 +149,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("records", [4, 5, 2])
+@pytest.mark.parametrize("records", [4, 5, 2, 1])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_records_are_found(name: str, records: int) -> None:
     """Also where a window, or another dimension, is as long as the batch."""

@@ -94,6 +94,7 @@ def grouped_mm(call: Call, gradient: Tensor) -> list[tuple[Tensor, Contribution]
     if isinstance(call.layout, Rows):
         count = call.layout.shape[0]
     places = torch.arange(count, device=ends.device)
+    ends = ends.flatten()  # of a single record they have a row
     matrices = torch.searchsorted(ends.to(places.dtype), places, right=True)
     matrices = matrices.clamp(max=len(weight) - 1)  # there is no gradient behind the last end
     of_rows = call.layout.record_first(matrices, call.records).reshape(call.records, -1)
