@@ -561,6 +561,8 @@ def test_parts_that_cannot_be_private_are_refused_by_name(tmp_path: Path) -> Non
     refused("compute_loss of WithOwnLoss", kind=WithOwnLoss)
     refused("DataCollatorWithFlattening", data_collator=DataCollatorWithFlattening())
     refused("train_dataset must give any record", train_dataset=iter(data))
+    refused("train_dataset must give any record", train_dataset=iter(data), epsilon=None,
+            plan=with_noise())  # fmt: skip
     refused("users must be one id per record", users=len)
     refused("eval_dataset must be public", eval_dataset={"same": data})
     model = bert()
@@ -595,7 +597,7 @@ def packed(**more: Any) -> list[Record]:
     ],
 )
 def test_batches_that_mix_documents_are_refused(data: Any, match: str, tmp_path: Path) -> None:
-    args = settings(tmp_path, remove_unused_columns=False)
+    args = settings(tmp_path)
     trainer = PrivateTrainer(gpt2(), args, train_dataset=data, epsilon=4.0)
     with pytest.raises(InvalidValueError, match=match):
         trainer.train()

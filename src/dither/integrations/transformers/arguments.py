@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from torch.optim import SGD
+from torch.utils.data import IterableDataset
 from transformers import DataCollatorWithFlattening, get_scheduler
 from transformers import Trainer as HFTrainer
 
@@ -68,6 +69,16 @@ def check_public(train_dataset: Any, eval_dataset: Any) -> None:
         raise InvalidValueError(
             "eval_dataset must be public, got train_dataset: it is measured without noise; "
             "dither.evaluate measures private records for a budget"
+        )
+
+
+def check_index(dataset: Any) -> None:
+    """Raise if records cannot be taken by their index."""
+    has_index = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not has_index or isinstance(dataset, IterableDataset):
+        raise InvalidTypeError(
+            f"train_dataset must give any record by its index, got {type(dataset).__name__}: the "
+            "privacy guarantee needs random sampling"
         )
 
 

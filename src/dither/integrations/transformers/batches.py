@@ -1,7 +1,7 @@
 """The private batches of a run as `Trainer` takes them: epoch by epoch, and checked."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -61,6 +61,14 @@ class Epochs:
             yield batch
 
 
+def check_columns(dataset: Any) -> None:
+    """Raise if the records of a dataset are packed: the columns that say so may be removed."""
+    names = getattr(dataset, "column_names", None)
+    if names is None and len(dataset) and isinstance(record := dataset[0], Mapping):
+        names = [*record]
+    _check_names(names or ())
+
+
 def pads_to_longest(collator: Any, padding_side: str | None) -> bool:
     """Return whether a collator of `transformers` pads to the longest document of a batch.
 
@@ -85,9 +93,7 @@ def _check(batch: Any, pads: bool) -> None:
         raise InvalidTypeError(
             f"data_collator must return a dict of tensors, got {type(batch).__name__}"
         )
-    for name in _PACKED:
-        if name in batch:
-            raise InvalidValueError(_IS_PACKED.format(name))
+    _check_names(batch)
     positions, mask = batch.get("position_ids"), batch.get("attention_mask")
     if isinstance(positions, Tensor) and positions.dim() == 2 and _restarts(positions, mask):
         raise InvalidValueError(_IS_PACKED.format("position_ids that begin again within a row"))
@@ -96,6 +102,12 @@ def _check(batch: Any, pads: bool) -> None:
             "the batches must have an attention_mask where documents are padded to the longest of "
             'their batch, got none: pad to a public length with padding="max_length"'
         )
+
+
+def _check_names(names: Collection[str]) -> None:
+    for name in _PACKED:
+        if name in names:
+            raise InvalidValueError(_IS_PACKED.format(name))
 
 
 def _restarts(positions: Tensor, mask: Tensor | None) -> bool:

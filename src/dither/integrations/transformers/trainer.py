@@ -16,7 +16,7 @@ from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
 from dither import validate
 from dither.clipping.memory import check_size
 from dither.integrations.transformers import arguments
-from dither.integrations.transformers.batches import Epochs, pads_to_longest
+from dither.integrations.transformers.batches import Epochs, check_columns, pads_to_longest
 from dither.integrations.transformers.changed_weights import check_first_step
 from dither.integrations.transformers.chosen_loss import (
     Computed,
@@ -123,6 +123,8 @@ class PrivateTrainer(Trainer):
             type(self), data_collator, optimizers, others.get("compute_loss_func")
         )
         arguments.check_public(train_dataset, eval_dataset)
+        if train_dataset is not None:
+            arguments.check_index(train_dataset)
         self.plan = _plan(
             args, train_dataset, plan, epsilon, delta, users, optimizers[0] or args.optim
         )
@@ -168,6 +170,7 @@ class PrivateTrainer(Trainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> "PlannedRates":
         """Join model, optimizer, plan and data, and return what reports the plan's rates."""
         dataset, collate = self.train_dataset, self.data_collator
+        check_columns(dataset)
         if hasattr(dataset, "remove_columns"):  # of datasets
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
@@ -317,11 +320,6 @@ def _plan(
     budget = validate.positive(epsilon=epsilon)
     if dataset is None:
         return None
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise validate.InvalidTypeError(
-            f"train_dataset must give any record by its index, got {type(dataset).__name__}: the "
-            "privacy guarantee needs random sampling"
-        )
     if callable(users):
         raise validate.InvalidTypeError(
             "users must be one id per record with epsilon=, got a function: their number is needed"
