@@ -13,6 +13,7 @@ from dither.planning import Plan, ReactivePlan
 from dither.planning.planner import plan as make_plan
 from dither.validate import InvalidTypeError, InvalidValueError
 
+_SAMPLING = "the privacy guarantee needs random batches"
 _REFUSED = {
     "fp16": "its loss scaling is for one loss per batch: bf16=True works",
     "deepspeed": "private runs on several processes reduce their own gradients: use torchrun",
@@ -21,8 +22,8 @@ _REFUSED = {
     "auto_find_batch_size": 'it restarts the run: PrivateTrainer(microbatch_size="auto") finds it',
     "neftune_noise_alpha": "its noise depends on how far other documents pad the batch",
     "use_liger_kernel": "it computes one loss per batch",
+    "group_by_length": _SAMPLING,  # before transformers had train_sampling_strategy
 }
-_SAMPLING = "the privacy guarantee needs random batches"
 _OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
 
 

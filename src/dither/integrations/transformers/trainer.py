@@ -34,7 +34,7 @@ from dither.training.users import Users
 STATE = "private_state.json"
 """The file of a checkpoint with what the run has spent."""
 
-_SENSITIVE = ("loss", "train_loss", "grad_norm", "total_flos")
+_LOSSES, _OF_BATCHES = ("loss", "train_loss"), ("grad_norm", "total_flos")
 
 
 class PrivateTrainer(Trainer):
@@ -202,9 +202,9 @@ class PrivateTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log public and released numbers, and what was spent so far."""
-        for name in () if self._shows_loss else _SENSITIVE:
+        for name in _OF_BATCHES if self._shows_loss else (*_OF_BATCHES, *_LOSSES):
             logs.pop(name, None)
-        if self.is_in_train and ("learning_rate" in logs or "train_runtime" in logs):
+        if "train_runtime" in logs or (self.is_in_train and "learning_rate" in logs):
             logs |= self._spent()
         super().log(logs, start_time)
 
