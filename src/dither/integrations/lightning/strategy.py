@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from dither import validate
 from dither.clipping.memory import check_size
+from dither.integrations.first_step import check_first_step
 from dither.integrations.lightning.checks import (
     check_budget,
     check_fit,
@@ -27,7 +28,6 @@ from dither.integrations.lightning.checks import (
 from dither.integrations.lightning.epochs import Epochs, collate_fn_of
 from dither.integrations.lightning.results import ReleasedResults
 from dither.integrations.lightning.schedulers import stepsizes_of
-from dither.integrations.lightning.weights import WeightCheck
 from dither.ledger import Ledger
 from dither.ledger.ledger import FILE
 from dither.noise import Correlated
@@ -122,7 +122,6 @@ class PrivateStrategy(DDPStrategy):
         self._loader: DataLoader[Any] | None = None
         self._stepsizes: Any = None
         self._resumed: Mapping[str, Any] | None = None
-        self._weights: WeightCheck | None = None
         self.private: Private | None = None
 
     # Setting up: one process has no process group, and no model is wrapped.
@@ -147,7 +146,7 @@ class PrivateStrategy(DDPStrategy):
         trainer._accelerator_connector.use_distributed_sampler &= not self._is_alone
         if trainer.state.fn == TrainerFn.FITTING:
             check_fit(trainer)
-            self._loader = self._resumed = self._weights = self.private = None
+            self._loader = self._resumed = self.private = None
             self._stepsizes = self._budget.get("stepsizes", Constant(1.0))
             results = ReleasedResults(shows_all=self._logs_sensitive_values)
             trainer.fit_loop.epoch_loop._results = results
@@ -202,7 +201,7 @@ class PrivateStrategy(DDPStrategy):
             ledger=self._ledger or Path(trainer.default_root_dir) / FILE,
             run_name=self._run_name,
         )
-        self._weights = WeightCheck(self._module, self.optimizers[0])
+        check_first_step(self.private)
         if self._resumed is not None:
             self.private.load_state_dict(self._resumed)
         last = trainer.global_step + self.private.steps_left
@@ -241,9 +240,6 @@ class PrivateStrategy(DDPStrategy):
         losses = closure()
         self.precision_plugin._after_closure(self._module, optimizer)
         optimizer.step(**kwargs)
-        if self._weights is not None:
-            self._weights.check()
-            self._weights = None
         self._log()
         return losses
 

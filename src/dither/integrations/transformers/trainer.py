@@ -15,9 +15,9 @@ from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
 
 from dither import validate
 from dither.clipping.memory import check_size
+from dither.integrations.first_step import check_first_step
 from dither.integrations.transformers import arguments
 from dither.integrations.transformers.batches import Epochs, check_columns, pads_to_longest
-from dither.integrations.transformers.changed_weights import check_first_step
 from dither.integrations.transformers.chosen_loss import (
     Computed,
     Loss,
