@@ -190,7 +190,7 @@ def _rows_differ(
         return False
     records = len(weights)
     one, two = (layout.record_first(g, records).reshape(records, -1) for g in (plain, weighted))
-    weights = weights.to(one)
-    off = row_norms(torch.addcmul(two, weights[:, None], one, value=-1.0))
-    far = _differs(off, weights * row_norms(one), tolerance)
+    expected = weights.to(one)[:, None] * one
+    size = row_norms(expected)
+    far = _differs(row_norms(expected.sub_(two)), size, tolerance)
     return bool((far & finite.to(one.device)).any())
