@@ -1,7 +1,10 @@
 """Random numbers of the model: keyed by the operating system, and none of the caller's."""
 
+# ruff: noqa: NPY002, S311 (models and data draw from the global generators)
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -56,6 +59,42 @@ def test_masks_of_unseeded_runs_differ_whatever_seed_torch_has() -> None:
         torch.manual_seed(0)
         runs += masks(run)
     assert len({tuple(mask.flatten().tolist()) for mask in runs}) == 6
+
+
+class Shifted(nn.Module):
+    """A linear model of inputs with random numbers of Python and NumPy, which are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, 3)
+        self.drawn: list[tuple[float, float, float]] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.linear(inputs)
+        self.drawn.append((random.random(), np.random.normal(), np.random.normal()))
+        return outputs
+
+
+def draws_of_python_and_numpy(seed: int | None) -> list[tuple[float, float, float]]:
+    model = Shifted()
+    plan = quiet_plan(steps=3, batch_size=RECORDS, sampling="fixed")
+    run = dither.make_private(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), plan, data(), seed=seed
+    )
+    random.seed(0)
+    np.random.seed(0)
+    outside = random.getstate(), np.random.get_state()[1].tolist()
+    take_steps(run)
+    assert outside == (random.getstate(), np.random.get_state()[1].tolist())
+    return model.drawn
+
+
+def test_draws_of_python_and_numpy_have_keys_of_their_own() -> None:
+    """One record more would otherwise shift the augmentation of all others."""
+    one, other = draws_of_python_and_numpy(None), draws_of_python_and_numpy(None)
+    assert len({*one, *other}) == len({*one}) + len({*other})
+    assert all(len({each[k] for each in one}) >= 3 for k in range(3))
+    assert draws_of_python_and_numpy(7) == draws_of_python_and_numpy(7)
 
 
 def test_weights_of_unseeded_runs_differ_without_noise_where_batches_are_whole() -> None:
