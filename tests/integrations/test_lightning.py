@@ -436,6 +436,33 @@ def test_what_cannot_be_private_is_refused(name: str, tmp_path: Path) -> None:
     assert expected in refusal(tmp_path, **settings)
 
 
+def hooked() -> LightningModule:
+    """Return a module as `wandb.watch` leaves it."""
+    made = module()
+    made.head.weight.register_hook(lambda gradient: None)
+    return made
+
+
+def test_hooks_that_get_gradients_of_records_are_refused(tmp_path: Path) -> None:
+    found = refusal(tmp_path, changed=hooked())
+    assert "parameters must have no hooks, got one on head.weight" in found
+    shown = PrivateStrategy(real_plan(), log_sensitive_training_values=True)
+    with warnings.catch_warnings(action="ignore"):
+        trainer(tmp_path, shown, max_steps=1).fit(hooked(), loader())
+
+
+def test_the_private_records_are_not_measured(tmp_path: Path) -> None:
+    private = loader()
+    for settings in ({}, {"num_sanity_val_steps": 0}):
+        fitting = trainer(tmp_path, PrivateStrategy(real_plan()), max_epochs=1, **settings)
+        with warnings.catch_warnings(action="ignore"):
+            with pytest.raises(ValueError, match="must have public records, got the dataset of"):
+                fitting.fit(module(), private, private)
+            fitting.fit(module(), private, loader())
+            with pytest.raises(ValueError, match="must have public records, got the dataset of"):
+                fitting.validate(module(), private)
+
+
 def test_a_budget_or_a_plan() -> None:
     with pytest.raises(TypeError, match="either a plan or epsilon=, got neither"):
         PrivateStrategy()

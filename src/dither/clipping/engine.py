@@ -37,6 +37,12 @@ _MOST_ROWS = 4096
 """More rows than this are added up in float64: in float32 the error would exceed the margin."""
 
 
+_HOOKED = (
+    "it has a hook, which gets the gradient of every record without noise (wandb.watch logs it: "
+    'use log="parameters")'
+)
+
+
 class FallbackWarning(UserWarning):
     """Something is computed record by record, which is right but slow.
 
@@ -181,7 +187,7 @@ def _slow_before_gradients(recorder: Recorder, losses: Tensor) -> dict[str, str]
     slow = dict.fromkeys(sorted(unseen), "it is used where the engine cannot see it")
     for name, parameter in recorder.parameters.items():
         if parameter._backward_hooks:
-            slow.setdefault(name, "it has a hook, which is called for every record")
+            slow.setdefault(name, _HOOKED)
     for use in recorder.uses:
         reason = None if {*use.names} <= {*slow} else reason_for_fallback(use, recorder)
         if reason is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning.pytorch import callbacks
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
 from torch.utils.data import (
     DataLoader,
     DistributedSampler,
@@ -35,6 +36,8 @@ _CALLBACKS = {
     callbacks.StochasticWeightAveraging: "it changes the learning rate, which the plan owns",
     callbacks.LearningRateFinder: "its steps would not be accounted for",
     callbacks.BatchSizeFinder: 'give microbatch_size="auto" to PrivateStrategy',
+    callbacks.ThroughputMonitor: "it logs how many records were drawn, which is private",
+    callbacks.SpikeDetection: "it looks at training losses, which are private",
 }
 
 
@@ -78,6 +81,27 @@ def check_fit(trainer: Any) -> None:
         for kind, remedy in _CALLBACKS.items():
             if isinstance(callback, kind):
                 raise InvalidValueError(f"callbacks must not have {kind.__name__}: {remedy}")
+
+
+def check_no_hooks(module: nn.Module) -> None:
+    """Raise if hooks get the gradients of parameters."""
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks:
+            raise InvalidValueError(
+                f"parameters must have no hooks, got one on {name}, which gets the gradient of "
+                'every record without noise: use watch(module, log="parameters") of a logger, or '
+                "show them with log_sensitive_training_values=True"
+            )
+
+
+def check_are_public(measured: Collection[object], training: DataLoader[Any] | None) -> None:
+    """Raise if the private records are among the datasets that are measured without noise."""
+    if training is not None and any(each is training.dataset for each in measured):
+        raise InvalidValueError(
+            "dataloaders of validation and test must have public records, got the dataset of "
+            "training, whose records would be measured without noise: use other records, or pay "
+            "for them with dither.evaluation"
+        )
 
 
 def check_schedulers(plan: object, budget: Mapping[str, Any]) -> None:

@@ -18,9 +18,11 @@ from dither import validate
 from dither.clipping.memory import check_size
 from dither.integrations.first_step import check_first_step
 from dither.integrations.lightning.checks import (
+    check_are_public,
     check_budget,
     check_fit,
     check_loader,
+    check_no_hooks,
     check_schedulers,
     check_steps,
     steps_of,
@@ -120,6 +122,7 @@ class PrivateStrategy(DDPStrategy):
         self._microbatch_size = microbatch_size
         self._logs_sensitive_values = log_sensitive_training_values
         self._loader: DataLoader[Any] | None = None
+        self._measured: list[object] = []
         self._stepsizes: Any = None
         self._resumed: Mapping[str, Any] | None = None
         self.private: Private | None = None
@@ -147,6 +150,7 @@ class PrivateStrategy(DDPStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             check_fit(trainer)
             self._loader = self._resumed = self.private = None
+            self._measured.clear()
             self._stepsizes = self._budget.get("stepsizes", Constant(1.0))
             results = ReleasedResults(shows_all=self._logs_sensitive_values)
             trainer.fit_loop.epoch_loop._results = results
@@ -174,6 +178,9 @@ class PrivateStrategy(DDPStrategy):
         """Return private batches instead of those of the training dataloader."""
         trainer = self._module.trainer
         if not trainer.training:
+            if not trainer.predicting:
+                self._measured.append(getattr(dataloader, "dataset", None))
+                check_are_public(self._measured, self._loader)
             return dataloader
         if self._loader is not None:
             raise validate.InvalidValueError(
@@ -181,6 +188,7 @@ class PrivateStrategy(DDPStrategy):
                 "that the records of a step are drawn from all of them"
             )
         self._loader = check_loader(dataloader)
+        check_are_public(self._measured, self._loader)
         n, m = self._sizes()
         return Epochs(self._loader, lambda: self._running, steps=math.ceil(n / m))
 
@@ -190,6 +198,8 @@ class PrivateStrategy(DDPStrategy):
         """Begin the run, or continue that of the checkpoint."""
         trainer, loader = self._module.trainer, self._loader
         assert loader is not None  # noqa: S101 - the trainer has asked for it
+        if not self._logs_sensitive_values:
+            check_no_hooks(self._module)
         self.private = make_private(
             self._module,
             self.optimizers[0],
