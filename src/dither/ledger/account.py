@@ -100,7 +100,10 @@ class Account:
         ledger = self._opened()
         if ledger is None or run not in ledger.runs:
             path = None if ledger is None else str(ledger.path)
-            raise validate.InvalidValueError(f"ledger {path!r} has no run {run!r}")
+            raise validate.InvalidValueError(
+                f"ledger {path!r} has no run {run!r}: a run continues with the ledger "
+                "that it began with, given as ledger="
+            )
         self.run, self._is_registered = run, True
         state = self._state()
         self._noise, self._spent = state.noise, [*state.spent]

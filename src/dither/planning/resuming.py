@@ -37,8 +37,12 @@ def check_state(
     for name in ("format", "rows_per_user", "plan", "seed"):
         if state.get(name, ...) != own[name]:
             saved, current = str(state.get(name, ...))[:16], str(own[name])[:16]
+            remedy = ""
+            if name == "plan":
+                remedy = "; continue with the same ε, δ, sizes, steps, step sizes and clip norm"
             raise validate.InvalidValueError(
                 f"state must be of the same {name}: the saved run has {saved}, this one {current}"
+                f"{remedy}"
             )
     spent = [float(z) for z in state["plan_state"]["spent"]]
     taken = validate.instance(int, taken=state["taken"])

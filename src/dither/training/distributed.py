@@ -131,8 +131,8 @@ def _reaching_ranks() -> Iterator[None]:
     except (RuntimeError, ValueError) as problem:  # torch raises the latter if there is no group
         raise RankLostError(
             "another rank has died or ended, was silent for longer than the process group's "
-            "time-out, or the group was destroyed before the run was over; a run with a directory "
-            "continues from its last checkpoint with resume=True, on the command line --resume"
+            "time-out, or the group was destroyed before the run was over; start it again from its "
+            "last checkpoint (dither.train: resume=True; on the command line: --resume)"
         ) from problem
 
 
