@@ -476,6 +476,24 @@ def test_losses_of_single_records_are_those_of_transformers(case: str, tmp_path:
     assert trainer.private.step == 1
 
 
+def test_an_answer_behind_a_document_has_no_loss_however_far_others_pad(tmp_path: Path) -> None:
+    size, data = 4, records("answer")
+    ids = torch.arange(1, size + 1)
+    place = {"start_positions": torch.tensor([1, 1]), "end_positions": torch.tensor([2, size])}
+    trainer = PrivateTrainer(
+        bert(BertForQuestionAnswering, num_labels=2), settings(tmp_path), train_dataset=data,
+        epsilon=4.0,
+    )  # fmt: skip
+    found = []
+    for length in (size, LENGTH):
+        padded = functional.pad(ids, (0, length - size)).expand(2, -1)
+        mask = (torch.arange(length) < size).long().expand(2, -1)
+        found.append(trainer.record_losses({"input_ids": padded, "attention_mask": mask, **place}))
+    short, long = found
+    assert long.tolist() == pytest.approx(short.tolist(), rel=1e-5)
+    assert 0 < short[1] < short[0]  # the end of the second is cut off: only its start counts
+
+
 def test_multiple_choice_trains(tmp_path: Path) -> None:
     data = [
         {k: torch.stack([v, v.flip(0)]) if isinstance(v, Tensor) else v % 2 for k, v in r.items()}

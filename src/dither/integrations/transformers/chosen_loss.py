@@ -149,7 +149,8 @@ def _of_tokens(computed: Computed) -> Tensor:
 def _of_answers(computed: Computed) -> Tensor:
     """Return the losses of where an answer begins and ends, 0 where it is cut off.
 
-    Padding is no answer: a document's loss must not depend on how far it was padded.
+    Padding is no answer, and neither is a place behind the document's own last token: its loss must
+    not depend on how far it was padded.
     """
     if computed.label_smoothing:
         raise InvalidValueError(
@@ -164,10 +165,12 @@ def _of_places(computed: Computed, name: str, mask: Tensor | None) -> Tensor:
     logits = getattr(computed.outputs, f"{name}_logits", None)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         raise InvalidTypeError(f"outputs must have {name}_logits, documents × tokens")
-    if mask is not None:
-        logits = logits.masked_fill(mask == 0, float("-inf"))
     length = logits.shape[1]
     places = computed.labels[f"{name}_positions"].flatten().clamp(0, length)
+    if mask is not None:
+        logits = logits.masked_fill(mask == 0, float("-inf"))
+        is_own = functional.pad(mask, (0, 1)).gather(1, places[:, None]).flatten() != 0
+        places = places.where(is_own, length)
     return functional.cross_entropy(logits, places, reduction="none", ignore_index=length)
 
 
