@@ -19,6 +19,8 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    BertTokenizer,
+    DataCollatorForLanguageModeling,
     DataCollatorWithFlattening,
     EvalPrediction,
     GPT2Config,
@@ -557,9 +559,32 @@ def test_fp16_is_refused_by_name(tmp_path: Path) -> None:
         PrivateTrainer(bert(), args, train_dataset=records(), epsilon=4.0)
 
 
+@pytest.mark.parametrize("watched", ["gradients", "all"])
+def test_gradients_are_not_watched(
+    watched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_WATCH", watched)
+    args, given = settings(tmp_path), {"train_dataset": records(), "epsilon": 4.0}
+    PrivateTrainer(bert(), args, **given)  # nothing is reported
+    args.report_to = ["wandb"]
+    with pytest.raises(InvalidValueError, match=f'WANDB_WATCH must be "false".*{watched}'):
+        PrivateTrainer(bert(), args, **given)
+
+
 class WithOwnLoss(PrivateTrainer):
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         return super().compute_loss(*args, **kwargs)
+
+
+class WithOwnLoader(PrivateTrainer):
+    def get_train_dataloader(self) -> Any:
+        return super().get_train_dataloader()
+
+
+def masking(**more: Any) -> Any:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(WORDS - 5))]
+    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(words)})
+    return DataCollatorForLanguageModeling(tokenizer, **more)
 
 
 def test_parts_that_cannot_be_private_are_refused_by_name(tmp_path: Path) -> None:
@@ -577,6 +602,9 @@ def test_parts_that_cannot_be_private_are_refused_by_name(tmp_path: Path) -> Non
     refused("max_steps must be left out", epsilon=None, plan=with_noise(5))
     refused("compute_loss_func must be left out", compute_loss_func=len)
     refused("compute_loss of WithOwnLoss", kind=WithOwnLoss)
+    refused("get_train_dataloader of WithOwnLoader.*pass train_dataset", kind=WithOwnLoader)
+    refused("made without seed=, got DataCollatorForLanguageModeling.seed=42",
+            data_collator=masking(seed=42))  # fmt: skip
     refused("DataCollatorWithFlattening", data_collator=DataCollatorWithFlattening())
     refused("train_dataset must give any record", train_dataset=iter(data))
     refused("train_dataset must give any record", train_dataset=iter(data), epsilon=None,
@@ -586,7 +614,8 @@ def test_parts_that_cannot_be_private_are_refused_by_name(tmp_path: Path) -> Non
     model = bert()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    refused("optimizers must have None as its scheduler", model, optimizers=(optimizer, scheduler))
+    refused("have no scheduler, got ConstantLR", model, optimizers=(optimizer, scheduler))
+    refused("have no scheduler, got one attached", model, optimizers=(optimizer, None))
 
     class Unknown(BertModel):
         pass

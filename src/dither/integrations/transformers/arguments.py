@@ -1,12 +1,16 @@
 """What of `TrainingArguments` a private run takes, and the plan that they describe."""
 
 import math
+import os
 from typing import Any
 
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 from torch.utils.data import IterableDataset
-from transformers import DataCollatorWithFlattening, get_scheduler
-from transformers import Trainer as HFTrainer
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DataCollatorWithFlattening,
+    get_scheduler,
+)
 
 from dither import schedules, validate
 from dither.planning import Plan, ReactivePlan
@@ -25,6 +29,10 @@ _REFUSED = {
     "group_by_length": _SAMPLING,  # before transformers had train_sampling_strategy
 }
 _OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
+_OVERRIDDEN = {
+    "compute_loss": "give loss=, a function loss(outputs, labels) with one value per record",
+    "get_train_dataloader": "pass train_dataset and data_collator, from which the plan draws",
+}
 
 
 def check_arguments(args: Any) -> None:
@@ -56,6 +64,16 @@ def check_arguments(args: Any) -> None:
         )
 
 
+def check_wandb(args: Any) -> None:
+    """Raise if Weights & Biases would log gradients, which are those of single records."""
+    watched = os.getenv("WANDB_WATCH", "false")
+    if watched in ("gradients", "all") and "wandb" in args.report_to:
+        raise InvalidValueError(
+            'WANDB_WATCH must be "false" or "parameters" in the environment of a private run, got '
+            f"{watched!r}, which logs gradients of records without noise"
+        )
+
+
 def check_backend(**enabled: bool) -> None:
     """Raise if the accelerator was configured outside of the arguments for sharded models."""
     for name, is_enabled in enabled.items():
@@ -83,29 +101,50 @@ def check_index(dataset: Any) -> None:
         )
 
 
-def check_parts(trainer: type, collator: Any, optimizers: Any, compute_loss_func: Any) -> None:
-    """Raise if losses, collator or scheduler are not those of a private run."""
-    if compute_loss_func is not None:
-        raise InvalidTypeError(
-            "compute_loss_func must be left out: give loss=, a function loss(outputs, labels) with "
-            "one value per record"
-        )
-    if trainer.compute_loss is not HFTrainer.compute_loss:  # type: ignore[attr-defined]
-        raise InvalidTypeError(
-            f"compute_loss of {trainer.__name__} must not be overridden, since training does not "
-            "call it: give loss=, a function loss(outputs, labels) with one value per record"
-        )
+def check_methods(trainer: type, base: type) -> None:
+    """Raise if a trainer overrides what a private run does not call, or must do itself."""
+    for name, remedy in _OVERRIDDEN.items():
+        if getattr(trainer, name) is not getattr(base, name):
+            raise InvalidTypeError(
+                f"{name} of {trainer.__name__} must not be overridden, since private training has "
+                f"its own: {remedy}"
+            )
+
+
+def check_collator(collator: Any) -> None:
+    """Raise if the rows of a collator depend on other records."""
     if isinstance(collator, DataCollatorWithFlattening):
         raise InvalidTypeError(
             "data_collator must keep every document in its own row, got DataCollatorWithFlattening,"
             " which joins them: use DataCollatorWithPadding"
         )
-    if optimizers[1] is not None:
+    seed = getattr(collator, "seed", None)
+    if isinstance(collator, DataCollatorForLanguageModeling) and seed is not None:
+        raise InvalidValueError(
+            f"data_collator must be made without seed=, got {type(collator).__name__}(seed={seed}):"
+            " every record would shift the masks of all that come after it"
+        )
+
+
+def check_parts(optimizers: Any, compute_loss_func: Any) -> None:
+    """Raise if loss or scheduler are not those of a private run."""
+    if compute_loss_func is not None:
         raise InvalidTypeError(
-            f"optimizers must have None as its scheduler, got {type(optimizers[1]).__name__}: the "
-            "plan owns the learning rate; set lr_scheduler_type, or give "
+            "compute_loss_func must be left out: give loss=, a function loss(outputs, labels) with "
+            "one value per record"
+        )
+    optimizer, scheduler = optimizers
+    if scheduler is not None or _has_scheduler(optimizer):
+        shown = "one attached to the optimizer" if scheduler is None else type(scheduler).__name__
+        raise InvalidTypeError(
+            f"optimizers must have no scheduler, got {shown}: the plan owns the learning rate. Do "
+            "not construct one; set lr_scheduler_type, or give "
             "plan=dither.plan(stepsizes=dither.schedules.from_torch(...))"
         )
+
+
+def _has_scheduler(optimizer: Optimizer | None) -> bool:
+    return optimizer is not None and any("initial_lr" in each for each in optimizer.param_groups)
 
 
 def plan_for(

@@ -119,9 +119,10 @@ class PrivateTrainer(Trainer):
         args = copy.copy(TrainingArguments() if args is None else args)
         optimizers = others.get("optimizers", (None, None))
         arguments.check_arguments(args)
-        arguments.check_parts(
-            type(self), data_collator, optimizers, others.get("compute_loss_func")
-        )
+        arguments.check_wandb(args)
+        arguments.check_methods(type(self), PrivateTrainer)
+        arguments.check_collator(data_collator)
+        arguments.check_parts(optimizers, others.get("compute_loss_func"))
         arguments.check_public(train_dataset, eval_dataset)
         if train_dataset is not None:
             arguments.check_index(train_dataset)
