@@ -259,6 +259,25 @@ def test_the_training_loss_is_nowhere_unless_it_is_asked_for(tmp_path: Path) -> 
     assert last["epsilon"] == with_noise().bound.epsilon
 
 
+class Stop(TrainerCallback):
+    """Stops early after a step."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = state.global_step == 2
+
+
+def test_a_run_that_stops_early_tells_what_is_spent_and_what_was_planned(tmp_path: Path) -> None:
+    trainer = PrivateTrainer(
+        bert(), settings(tmp_path), train_dataset=records(), plan=with_noise(), callbacks=[Stop()]
+    )
+    metrics = trainer.train().metrics
+    assert metrics["epsilon"] == pytest.approx(epsilon_of(2, 4), rel=0.02)
+    assert metrics["epsilon_planned"] == with_noise().bound.epsilon > metrics["epsilon"]
+    assert trainer.state.log_history[-1]["epsilon_planned"] == metrics["epsilon_planned"]
+    assert Ledger(tmp_path).total(1e-3).epsilon >= 0.98 * metrics["epsilon_planned"]
+    assert "train_samples_per_second" not in metrics  # batches are not those of the arguments
+
+
 class Killed(Exception):  # noqa: N818 (a death, and no error)
     """The process dies."""
 
@@ -348,7 +367,9 @@ def test_a_checkpoint_without_its_state_is_refused(tmp_path: Path) -> None:
         tmp_path, max_steps=2, save_strategy="steps", save_steps=2, save_only_model=True
     )
     data, plan = records(), with_noise(2)
-    PrivateTrainer(bert(), args, train_dataset=data, plan=plan).train()
+    with pytest.warns(UserWarning, match="save_only_model=True leaves out"):
+        PrivateTrainer(bert(), args, train_dataset=data, plan=plan).train()
+    args.save_only_model = False
     again = PrivateTrainer(bert(), args, train_dataset=data, plan=plan)
     with pytest.raises(InvalidValueError, match="complete checkpoint of a PrivateTrainer"):
         again.train(resume_from_checkpoint=True)
@@ -373,7 +394,8 @@ def test_evaluation_callbacks_and_the_best_model_work_as_usual(tmp_path: Path) -
     assert [each["epoch"] for each in recorder.logs if "eval_accuracy" in each] == [1.0, 2.0]
     assert trainer.state.best_model_checkpoint is not None
     assert {"eval_loss", "eval_accuracy"} <= {*trainer.evaluate()}
-    trainer.train()  # another run, which pays again
+    with pytest.warns(UserWarning, match="train was called before.*total of the ledger"):
+        trainer.train()  # another run, which pays again
     assert len(Ledger(tmp_path).runs) == 2
 
 
@@ -564,7 +586,8 @@ def test_gradients_are_not_watched(
     watched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_WATCH", watched)
-    args, given = settings(tmp_path), {"train_dataset": records(), "epsilon": 4.0}
+    args = settings(tmp_path)
+    given: Any = {"train_dataset": records(), "epsilon": 4.0}
     PrivateTrainer(bert(), args, **given)  # nothing is reported
     args.report_to = ["wandb"]
     with pytest.raises(InvalidValueError, match=f'WANDB_WATCH must be "false".*{watched}'):

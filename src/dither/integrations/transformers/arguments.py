@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from typing import Any
 
 from torch.optim import SGD, Optimizer
@@ -61,6 +62,16 @@ def check_arguments(args: Any) -> None:
         raise InvalidValueError(
             "gradient_checkpointing_kwargs must have use_reentrant=False, got True, which hides "
             "the graph that per-record gradients need"
+        )
+
+
+def warn_of_checkpoints(args: Any) -> None:
+    """Warn if no checkpoint can be resumed."""
+    if args.save_only_model and args.save_strategy != "no":
+        warnings.warn(
+            "save_only_model=True leaves out of checkpoints what the run has spent: a run that is "
+            "killed cannot go on, and stays paid",
+            stacklevel=3,
         )
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,8 @@ from dither.training.users import Users
 STATE = "private_state.json"
 """The file of a checkpoint with what the run has spent."""
 
-_LOSSES, _OF_BATCHES = ("loss", "train_loss"), ("grad_norm", "total_flos")
+_LOSSES = ("loss", "train_loss")
+_OF_BATCHES = ("grad_norm", "total_flos", "train_samples_per_second")
 
 
 class PrivateTrainer(Trainer):
@@ -126,6 +128,7 @@ class PrivateTrainer(Trainer):
         arguments.check_public(train_dataset, eval_dataset)
         if train_dataset is not None:
             arguments.check_index(train_dataset)
+            arguments.warn_of_checkpoints(args)
         self.plan = _plan(
             args, train_dataset, plan, epsilon, delta, users, optimizers[0] or args.optim
         )
@@ -150,13 +153,15 @@ class PrivateTrainer(Trainer):
         prepare = self.accelerator.prepare_model
         self.accelerator.prepare_model = partial(prepare, evaluation_mode=True)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train privately; the arguments and the result are those of `Trainer.train`.
 
         ``training_loss`` of the result is nan unless the loss was asked for.
         """
+        if not resume_from_checkpoint:
+            self._warn_of_earlier_run()
         try:
-            output = super().train(*args, **kwargs)
+            output = super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             if "private" in vars(self):
                 self.private.close()
@@ -205,7 +210,11 @@ class PrivateTrainer(Trainer):
         """Log public and released numbers, and what was spent so far."""
         for name in _OF_BATCHES if self._shows_loss else (*_OF_BATCHES, *_LOSSES):
             logs.pop(name, None)
-        if "train_runtime" in logs or (self.is_in_train and "learning_rate" in logs):
+        if "train_runtime" in logs:
+            logs |= self._spent()
+            if "epsilon" in logs:
+                logs["epsilon_planned"] = self.private.plan.bound.epsilon
+        elif self.is_in_train and "learning_rate" in logs:
             logs |= self._spent()
         super().log(logs, start_time)
 
@@ -228,6 +237,14 @@ class PrivateTrainer(Trainer):
         if self.plan is None:
             raise validate.InvalidTypeError("train_dataset must be given to train, got None")
         return self.plan
+
+    def _warn_of_earlier_run(self) -> None:
+        if self.model_init is None and "private" in vars(self) and self.private.step:
+            warnings.warn(
+                "train was called before, and goes on with its weights: the ε of this run does not "
+                "include what they have cost; the total of the ledger does (dither.ledger.Ledger)",
+                stacklevel=3,
+            )
 
     def _spent(self) -> dict[str, float]:
         spent, z = self.private.spent(), self.private.noise_multiplier
