@@ -20,6 +20,8 @@ from transformers import (
     BertForTokenClassification,
     BertModel,
     BertTokenizer,
+    ConvBertConfig,
+    ConvBertForSequenceClassification,
     DataCollatorForLanguageModeling,
     DataCollatorWithFlattening,
     EvalPrediction,
@@ -674,14 +676,15 @@ def test_batches_that_mix_documents_are_refused(data: Any, match: str, tmp_path:
 
 
 class Padded:
-    """A collator that pads to the longest document, as those of transformers do."""
+    """A collator that pads to the longest document, as those of transformers do, or to a length."""
 
-    def __init__(self, side: str = "right", masks: bool = True) -> None:
+    def __init__(self, side: str = "right", masks: bool = True, longest: int = 0) -> None:
+        self.longest = longest
         self.tokenizer = type("Tokenizer", (), {"padding_side": side})
         self._masks = masks
 
     def __call__(self, given: list[Record]) -> dict[str, Tensor]:
-        longest = max(int(each["attention_mask"].sum()) for each in given)
+        longest = self.longest or max(int(each["attention_mask"].sum()) for each in given)
         cut = [
             {k: v[:longest] if isinstance(v, Tensor) else v for k, v in r.items()} for r in given
         ]
@@ -701,6 +704,38 @@ def test_padding_to_the_longest_changes_nothing_where_a_mask_hides_it(
     unmasked = PrivateTrainer(bert(), settings(tmp_path), Padded(masks=False), data, plan=plan)
     with pytest.raises(InvalidValueError, match="must have an attention_mask"):
         unmasked.train()
+
+
+def convbert() -> Any:
+    torch.manual_seed(1)
+    return ConvBertForSequenceClassification(
+        ConvBertConfig(
+            vocab_size=WORDS, hidden_size=8, embedding_size=8, num_hidden_layers=1,
+            num_attention_heads=2, intermediate_size=8, max_position_embeddings=LENGTH,
+            num_labels=3,
+        )
+    )  # fmt: skip
+
+
+def test_a_model_that_sees_padding_needs_a_public_length(tmp_path: Path) -> None:
+    args, given = settings(tmp_path), records()
+    trainer = PrivateTrainer(convbert(), args, Padded(), given, epsilon=4.0)
+    with pytest.raises(InvalidValueError, match="padded to a public length for ConvBert"):
+        trainer.train()
+    assert trainer.private.step == 0
+    PrivateTrainer(convbert(), args, Padded(longest=LENGTH), given, epsilon=4.0).train()
+
+
+@pytest.mark.parametrize("case", ["bf16", "text to text", "causal", "adapters"])
+def test_models_that_do_not_see_padding_are_not_refused(case: str, tmp_path: Path) -> None:
+    args = settings(tmp_path, max_steps=1, bf16=case == "bf16")
+    adapters = LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
+    makers: dict[str, Any] = {"text to text": t5, "causal": gpt2, "bf16": bert,
+                              "adapters": lambda: get_peft_model(bert(), adapters)}  # fmt: skip
+    data = records("class" if case in ("bf16", "adapters") else "tokens")
+    trainer = PrivateTrainer(makers[case](), args, Padded(), data, epsilon=4.0)
+    trainer.train()
+    assert trainer.private.step == 1
 
 
 def test_users_are_drawn_where_records_have_them(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from dither.training import Private
 from dither.validate import InvalidTypeError, InvalidValueError
 
+_PADS = "collate_fn pads to the longest record"
 _PACKED = ("seq_lengths", "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
 _IS_PACKED = (
     "the batches must have one document per row, got packed ones ({}): documents of a row see each "
@@ -26,7 +27,9 @@ class Epochs:
         private: returns the run, which is made after its loader.
         length: steps per epoch.
         steps_taken: returns how many steps the model has taken.
-        pads: whether rows are padded to the longest document of a batch.
+        pads: whether rows may be padded to the longest document of a batch.
+        check_padding: raises if the model sees the padding of a batch; called once, if there is
+            some.
     """
 
     def __init__(
@@ -36,9 +39,10 @@ class Epochs:
         steps_taken: Callable[[], int],
         *,
         pads: bool,
+        check_padding: Callable[[Any], None],
     ) -> None:
         self._private, self._length, self._steps_taken = private, length, steps_taken
-        self._pads, self._has_begun = pads, False
+        self._pads, self._check_padding, self._has_begun = pads, check_padding, False
 
     def __len__(self) -> int:
         return self._length
@@ -51,13 +55,12 @@ class Epochs:
             return
         batches = private.batches(steps=self._length - taken)
         while True:
-            with warnings.catch_warnings():
-                if self._pads:  # the mask hides padding from the model, which is checked
-                    warnings.filterwarnings("ignore", "collate_fn pads to the longest record")
-                batch = next(batches, None)
+            batch, is_padded = _next(batches) if self._pads else (next(batches, None), False)
             if batch is None:
                 return
             _check(batch, self._pads)
+            if is_padded:
+                self._check_padding(batch)
             yield batch
 
 
@@ -85,6 +88,20 @@ def pads_to_longest(collator: Any, padding_side: str | None) -> bool:
             'longer one is added: set it, or pad to a public length with padding="max_length"'
         )
     return True
+
+
+def _next(batches: Iterator[Any]) -> tuple[Any, bool]:
+    """Return the next batch, and whether its collator was found to pad to the longest document.
+
+    That is a warning, which is not shown: the model is checked instead.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", _PADS)
+        batch = next(batches, None)
+    others = [each for each in caught if not str(each.message).startswith(_PADS)]
+    for each in others:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return batch, len(others) < len(caught)
 
 
 def _check(batch: Any, pads: bool) -> None:

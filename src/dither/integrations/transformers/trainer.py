@@ -20,12 +20,14 @@ from dither.integrations.first_step import check_first_step
 from dither.integrations.transformers import arguments
 from dither.integrations.transformers.batches import Epochs, check_columns, pads_to_longest
 from dither.integrations.transformers.chosen_loss import (
+    Batch,
     Computed,
     Loss,
     choose_loss,
     split_labels,
     with_decoder_inputs,
 )
+from dither.integrations.transformers.padding import check_padding_is_hidden
 from dither.ledger import Ledger
 from dither.ledger.ledger import FILE
 from dither.planning import Plan, ReactivePlan
@@ -171,7 +173,10 @@ class PrivateTrainer(Trainer):
         """Return the private batches of the run, one epoch per pass."""
         plan = self._plan_to_train()
         length = arguments.steps_per_epoch(plan.dataset_size, plan.batch_size)
-        return Epochs(lambda: self.private, length, lambda: self.state.global_step, pads=self._pads)
+        return Epochs(
+            lambda: self.private, length, lambda: self.state.global_step, pads=self._pads,
+            check_padding=self._check_padding,
+        )  # fmt: skip
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> "PlannedRates":
         """Join model, optimizer, plan and data, and return what reports the plan's rates."""
@@ -202,9 +207,20 @@ class PrivateTrainer(Trainer):
 
     def record_losses(self, batch: dict[str, Tensor]) -> Tensor:
         """Return one loss per record of a batch."""
-        labels, inputs = split_labels(batch, self.label_names)
-        inputs = with_decoder_inputs(self.model, inputs, labels)
+        labels, inputs = self._split(batch)
         return self._loss(Computed(self.model(**inputs), labels, inputs))
+
+    def _split(self, batch: Batch) -> tuple[Batch, Batch]:
+        labels, inputs = split_labels(batch, self.label_names)
+        return labels, with_decoder_inputs(self.model, inputs, labels)
+
+    def _check_padding(self, batch: Batch) -> None:
+        check_padding_is_hidden(
+            self.model,
+            self._split(batch)[1],
+            multiple=getattr(self.data_collator, "pad_to_multiple_of", None) or 1,
+            is_mixed=self.accelerator.mixed_precision != "no",
+        )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log public and released numbers, and what was spent so far."""
