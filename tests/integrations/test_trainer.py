@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -724,6 +725,22 @@ def test_a_model_that_sees_padding_needs_a_public_length(tmp_path: Path) -> None
         trainer.train()
     assert trainer.private.step == 0
     PrivateTrainer(convbert(), args, Padded(longest=LENGTH), given, epsilon=4.0).train()
+
+
+class Talking(Padded):
+    """Pads, and has something to say."""
+
+    def __call__(self, given: list[Record]) -> dict[str, Tensor]:
+        warnings.warn("documents are short", stacklevel=1)
+        return super().__call__(given)
+
+
+def test_warnings_of_a_collator_are_shown(tmp_path: Path) -> None:
+    args = settings(tmp_path, max_steps=1)
+    trainer = PrivateTrainer(bert(), args, Talking(), records(), epsilon=4.0)
+    with pytest.warns(UserWarning, match="documents are short") as seen:
+        trainer.train()
+    assert not [each for each in seen if "pads to the longest" in str(each.message)]
 
 
 @pytest.mark.parametrize("case", ["bf16", "text to text", "causal", "adapters"])
