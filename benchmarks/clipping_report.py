@@ -220,12 +220,16 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "growth": lambda: chain(source("growth"), growth_table(), picture("growth", CURVES)),
 }
 
+SEPARATE = {"large model step": "large_model_step", "growth": "growth"}
+"""Tables with a record of their own, which may not have been made yet."""
+
 
 def with_tables(page: str) -> str:
-    """Return a page with its tables made anew from the records."""
+    """Return a page with its tables made anew from the records that there are."""
     for name, lines in TABLES.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if pattern.search(page):
+        is_missing = name in SEPARATE and not (RESULTS / f"{SEPARATE[name]}.json").exists()
+        if pattern.search(page) and not is_missing:
             made = "".join(f"{line}\n" for line in lines())
             page = pattern.sub(lambda found, made=made: f"{found[1]}\n{made}\n{found[2]}", page)  # type: ignore[misc]
     return page
