@@ -44,7 +44,7 @@ class OptimizerHooks:
                 "optimizer must not belong to another private run: call close() of that one, or "
                 "make a new optimizer"
             )
-        if _has_scheduler(self._optimizer):
+        if has_scheduler(self._optimizer):
             raise InvalidValueError(_SCHEDULED)
         check_trainable(model)
         self._check_parameters(InvalidValueError)
@@ -61,7 +61,7 @@ class OptimizerHooks:
     def check(self) -> None:
         """Raise if the optimizer is not as planned."""
         groups = self._optimizer.param_groups
-        if _has_scheduler(self._optimizer):
+        if has_scheduler(self._optimizer):
             raise StepError(_SCHEDULED)
         self._check_parameters(StepError)
         if [float(group["lr"]) for group in groups] != self.rates:
@@ -156,7 +156,7 @@ def _check_kind(optimizer: object) -> None:
         )
 
 
-def _has_scheduler(optimizer: Optimizer) -> bool:
+def has_scheduler(optimizer: Optimizer) -> bool:
     """Return whether a scheduler has marked the groups of the optimizer."""
     return any("initial_lr" in group for group in optimizer.param_groups)
 

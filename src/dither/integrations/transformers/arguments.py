@@ -5,7 +5,7 @@ import os
 import warnings
 from typing import Any
 
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 from torch.utils.data import IterableDataset
 from transformers import (
     DataCollatorForLanguageModeling,
@@ -16,6 +16,7 @@ from transformers import (
 from dither import schedules, validate
 from dither.planning import Plan, ReactivePlan
 from dither.planning.planner import plan as make_plan
+from dither.training.optimizer_hooks import has_scheduler
 from dither.validate import InvalidTypeError, InvalidValueError
 
 _SAMPLING = "the privacy guarantee needs random batches"
@@ -145,17 +146,13 @@ def check_parts(optimizers: Any, compute_loss_func: Any) -> None:
             "one value per record"
         )
     optimizer, scheduler = optimizers
-    if scheduler is not None or _has_scheduler(optimizer):
+    if scheduler is not None or (optimizer is not None and has_scheduler(optimizer)):
         shown = "one attached to the optimizer" if scheduler is None else type(scheduler).__name__
         raise InvalidTypeError(
             f"optimizers must have no scheduler, got {shown}: the plan owns the learning rate. Do "
             "not construct one; set lr_scheduler_type, or give "
             "plan=dither.plan(stepsizes=dither.schedules.from_torch(...))"
         )
-
-
-def _has_scheduler(optimizer: Optimizer | None) -> bool:
-    return optimizer is not None and any("initial_lr" in each for each in optimizer.param_groups)
 
 
 def plan_for(
